@@ -44,7 +44,7 @@ class Skeleton:
     extents: tuple[float, ...]
 
     def distance(self, extents: Sequence[float]) -> float:
-        """How far the numbers of another task of this form are from these."""
+        """Distance of the extents of another task of this form from these: Σ |log2 ratio|."""
         pairs = zip(self.extents, extents, strict=True)
         return sum(abs(log2((1 + abs(a)) / (1 + abs(b)))) for a, b in pairs)
 

@@ -1,4 +1,4 @@
-"""⑥ A sketch while rules build it, and what several rules do to it."""
+"""⑥ A sketch while rules build it, and the operations that several rules share."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def tile_domain(extent: int) -> tuple[int, ...]:
 
 
 def count_domain(extent: int) -> tuple[int, ...]:
-    """How many tiles make a block: small numbers, divisors, then powers of two, then all."""
+    """Numbers of tiles in a block: small numbers, divisors, then powers of two, then all."""
     small = set(range(1, min(extent, 8) + 1))
     divisors = {d for d in range(1, extent + 1) if extent % d == 0 and d <= 512}
     powers = {1 << k for k in range(extent.bit_length())}

@@ -1,4 +1,4 @@
-"""⑥ Which candidates of one task to measure next: `propose`, then `observe`.
+"""⑥ The policy: candidates of one task to measure next: `propose`, then `observe`.
 
 A round evolves a population per sketch under the ranker's estimate: random rows, the best measured
 rows, and the elite pool of other tasks are mutated and crossed for a few generations. The first
@@ -163,9 +163,9 @@ class SketchPolicy:
         one_per_order: bool = False,
         n_children: int = CHILDREN,
     ) -> Iterator[Candidate]:
-        """What the estimate alone finds, best first: the best of each structure, then the rest.
+        """Best candidates by the estimate alone: the best of each structure, then the rest.
 
-        Only what is estimated at most at `factor` times the best. `one_per_order`: of rows whose
+        Only those estimated at most at `factor` times the best. `one_per_order`: of rows whose
         programs certainly read their constants in the same order, the best alone lives on; without
         it, the first hundreds may differ in prefetching and in tiles of pixels only.
 
@@ -350,7 +350,7 @@ class SketchPolicy:
 
 
 def _first_of_each(rows: Rows) -> NDArray[np.intp]:
-    """Where each different row stands first, by a 64-bit hash, in the order of the hashes."""
+    """Index of the first of equal rows, by a 64-bit hash, in the order of the hashes."""
     factors = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.int64) | 1
     first: NDArray[np.intp] = np.unique(rows @ factors, return_index=True)[1]
     return first

@@ -1,4 +1,4 @@
-"""⑥ Which holes of a sketch decide in which order a program reads its constants.
+"""⑥ Holes of a sketch that decide the order in which a program reads its constants.
 
 Programs that differ in other holes alone pack their constants alike.
 """

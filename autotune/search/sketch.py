@@ -161,7 +161,7 @@ def tile_pointwise(p: Partial, name: str, target: Target) -> list[Partial] | Non
 
 
 def read_scattered(p: Partial, name: str, target: Target) -> list[Partial] | None:
-    """What reads a scattered reduction: it is complete only when all of it is."""
+    """Rule of a reader of a scattered reduction, which is complete only at its end."""
     state = p.state
     read = {x.tensor.name for x in state[name].op.reads} & state.stages.keys()
     if any(state[n].op.route for n in read):

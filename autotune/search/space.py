@@ -55,7 +55,7 @@ class Tag(StrEnum):
 
 
 class Role(Enum):
-    """What a hole of a sketch decides."""
+    """Role of a hole in a sketch."""
 
     LANES = auto()
     """lanes of a vector"""

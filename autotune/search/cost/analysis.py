@@ -372,7 +372,7 @@ class _Walk:
 
     @cached_property
     def _together(self) -> dict[str, Array]:
-        """How many values of each axis one instruction takes."""
+        """Values of each axis per instruction: the lanes."""
         found: dict[str, Array] = {}
         for mark in ("vectorize", "dot", "tile"):
             for name, extent in self._axes_marked(mark).items():

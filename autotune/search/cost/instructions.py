@@ -80,7 +80,7 @@ def work(e: Expr) -> int:
 
 
 def _byte_operands(e: Expr) -> tuple[Expr, ...]:
-    """What the bytes are taken from that `e` multiplies."""
+    """Sources of the bytes that `e` multiplies."""
     return (e.a, e.b) if isinstance(e, Binary) and e.op == "bytedot" else ()
 
 

@@ -188,7 +188,7 @@ class Nest:
         return {name: np.concatenate([p[name] for p in parts], dtype=float) for name in parts[0]}
 
     def _own_extents(self, host: Stage, depth: Depth) -> dict[str, Extent]:
-        """What this stage, or its host, needs of it while loops deeper than `depth` run."""
+        """Extents of the region that this stage, or its host, needs below loop `depth`."""
         if host.name == self.stage.name:
             return host.inner_extents(depth)
         needed = required_extents(self.state, self.stage.name, host, depth)

@@ -49,14 +49,14 @@ class Ranker:
     train_s: float = 0.0
     _rows: list[NDArray[Any]] = field(default_factory=list)
     _featurise: list[Featurise | None] = field(default_factory=list)
-    """What makes features of a row; None: it holds features."""
+    """Featuriser of each row; None: the row holds features."""
     _log2: list[float] = field(default_factory=list)
     _tasks: list[str] = field(default_factory=list)
     _booster: lgb.Booster | None = None
     _n_taught: int = 0
     _trained_on: int = 0
     _due: int = 0
-    """How many samples to train on before the next prediction; 0: none that are new."""
+    """Number of samples to train on before the next prediction; 0: no new ones."""
 
     def teach(self, task: str, rows: Array, latency_s: Array) -> None:
         """Add what earlier runs measured, as `observe` does, but without training: see `train`."""

@@ -1,4 +1,4 @@
-"""⑥ Where a sketch begins: the computation as it is defined, or rewritten into an equal one."""
+"""⑥ First steps of a sketch: the computation as defined, or rewritten into an equal one."""
 
 from __future__ import annotations
 

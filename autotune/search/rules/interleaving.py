@@ -19,7 +19,7 @@ _FACTORS = (1, 2, 4, 8)
 _MAX_VECTORS = 8
 """With more vectors of channels than this less than one in nine lanes is idle."""
 _ALONE = 0.85
-"""What one vector is worth that is alone with its load."""
+"""Value of a single vector per load, over that of several."""
 _GAIN = 1.05
 """Least gain that is worth measuring."""
 _NEAR = 0.85
@@ -28,7 +28,7 @@ wide."""
 
 
 def interleaving(dag: ComputeDAG, anchor: Compute, target: Target) -> tuple[int, ...]:
-    """How many partial results of a channel use the lanes of vectors well; none where no number
+    """Numbers of partial sums of a channel that use the lanes of vectors well; none where no number
     does better than 1.
 
     The constants that `anchor` multiplies with are packed in that order, all else must be the same

@@ -106,7 +106,7 @@ def with_matrices(
 
 
 def widened(anchor: Compute, v: TilingVariant) -> dict[str, str]:
-    """What the instruction of `v` takes wider than it is stored, and as what, but for constants.
+    """Operands that the instruction of `v` takes upcast, with their types; without constants.
 
     Held as that it is widened once, not wherever it is multiplied.
     """
@@ -123,7 +123,7 @@ def widened(anchor: Compute, v: TilingVariant) -> dict[str, str]:
 
 
 def hold_wider(p: Partial, name: str, reader: str, dtype: str) -> tuple[Partial, str]:
-    """What pointwise stage `name` computes for `reader`, as `dtype`: the new stage in its place."""
+    """Pointwise stage `name` as `dtype` for `reader`: the new stage in its place."""
     wide = f"{name}.wide"
     out = p.add(CacheRead(name, reader, wide, dtype))
     return out.add(ComputeInline(name), done=(name,)), wide
