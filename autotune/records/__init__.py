@@ -1,4 +1,4 @@
-"""⑧ records: the log — what a line holds, how it is written, what is the best in it."""
+"""⑧ records: the log: its entries, its writer and reader, its best records."""
 
 from __future__ import annotations
 

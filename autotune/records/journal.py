@@ -143,7 +143,7 @@ class Journal:
             raise self._lost
 
     def _change(self) -> str:
-        """What somebody has done to the file since it was last written; nothing for nothing."""
+        """Change of the file by another program since the last write; empty for none."""
         handle = self._file.fileno()
         ours = os.fstat(handle)
         try:
@@ -230,7 +230,7 @@ def _write_new(target: Path, path: Path, data: bytes) -> BinaryIO:
 
 
 def _saved_names(lost: Path) -> Iterator[Path]:
-    """Where a lost log is saved: beside it, else here, else where temporary files go."""
+    """Paths to save a lost log at: beside it, else here, else in the temporary folder."""
     for folder in (lost.parent, Path.cwd(), Path(tempfile.gettempdir())):
         yield from (folder / f"{lost.stem}-saved{n or ''}.jsonl" for n in range(_MAX_SAVED))
 
@@ -262,7 +262,7 @@ def _repair(file: BinaryIO) -> int:
 
 
 def _last_line(file: BinaryIO, size: int) -> int:
-    """Where the last line begins, whether or not it ends with a newline."""
+    """Offset of the last line, whether or not it ends with a newline."""
     end = size - 1  # a newline there ends the last line
     while end > 0:
         begin = max(0, end - _BLOCK)

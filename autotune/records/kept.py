@@ -1,4 +1,4 @@
-"""⑧ Best records in the user's cache folder: what was tuned once is compiled without naming a log.
+"""⑧ Best records in the user's cache folder: a tuned model compiles without naming a log.
 
 keep(store, distilled)                                  one entry per task, CPU and thread count
 kept(store, task keys, target key, n_threads) ─► Log    of what is there; None where nothing is
@@ -21,7 +21,7 @@ _STATE = key_of("records, state")
 
 
 def record_store() -> FileStore:
-    """Where the best records of this user are kept."""
+    """Store of this user's best records."""
     return FileStore(cache_folder() / "records", _MAX_BYTES)
 
 
@@ -44,7 +44,7 @@ def keep(store: FileStore, log: Log) -> int:
 
 
 def kept_state(store: FileStore) -> str:
-    """What changes whenever records are kept."""
+    """Version of the store: changes whenever records are kept."""
     return (store.get(_STATE) or b"").decode()
 
 

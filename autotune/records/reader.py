@@ -39,7 +39,7 @@ def decode_bytes(line: bytes) -> Entry | None:
 
 @dataclass(slots=True)
 class _Found:
-    """What has been read so far."""
+    """Entries read so far."""
 
     headers: list[Header] = field(default_factory=list)
     workloads: dict[str, Workload] = field(default_factory=dict)

@@ -81,7 +81,7 @@ class HeaderNetwork:
 @brief
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a run is about. `tasks`: (workload key, occurrences in the model), in model order.
+    """Header of a run. `tasks`: (workload key, occurrences in the model), in model order.
 
     `parts`: tasks that can replace others, each with the keys of those that it replaces.
     `overwritten`: inputs of tasks in whose place the result may lie, by key.
@@ -116,7 +116,7 @@ class Header:
 
     @property
     def weights(self) -> dict[str, float]:
-        """How often an inference calls each task, by key: on average over the variants."""
+        """Calls of each task per inference, by key: on average over the variants."""
         if not self.variants:
             return {key: float(n) for key, n in self.tasks}
         found = dict.fromkeys((key for key, _ in self.tasks), 0.0)
@@ -168,7 +168,7 @@ class MeasureRecord:
 
     @property
     def n_steps(self) -> int:
-        """How many steps the schedule has: a measure of how simple it is."""
+        """Number of steps of the schedule: a measure of its simplicity."""
         return self.steps_json.count('"step":')
 
 
