@@ -66,7 +66,7 @@ _FLAG_LANES = 8
 
 @dataclass(frozen=True)
 class Guards:
-    """Where decisions are made.
+    """Guards of transformed data: kernels that may compute the plain sum instead.
 
     `hosts`: by stage of transformed data, the kernel that may compute the plain sum instead.
     `flags`: the flags of data that are transformed in another kernel than their host.

@@ -74,7 +74,7 @@ class _Path:
         return replace(self, conditions=(*self.conditions, substitute(cond, self.bound)))
 
     def n_runs(self) -> int:
-        """How often a statement there runs; an upper bound where there are too many points."""
+        """Executions of a statement there; an upper bound where there are too many points."""
         total = prod(self.extents.values())
         if not self.conditions:
             return total
@@ -84,7 +84,7 @@ class _Path:
 
 
 def _n_stored(body: Body, name: str, path: _Path) -> int:
-    """How many stores to tensor `name` run; an upper bound where data decide."""
+    """Executed stores to tensor `name`; an upper bound where data decide."""
     total = 0
     for stmt in body:
         match stmt:

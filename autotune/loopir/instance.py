@@ -100,7 +100,7 @@ class Instance:
         return idx(0) if self.sizes[it.name] == 1 else Var(loop_var(self.stage, it))
 
     def tile_number(self, rel: SplitRelation) -> Expr:
-        """Which innermost tile of a split is being computed; outer levels shift inwards."""
+        """Number of the innermost tile of a split; outer levels shift inwards."""
         counts = [-(-self.sizes[rel.parent] // self.factor(rel))]
         for nominal in rel.factors[-2::-1]:
             counts.append(-(-counts[-1] // min(int(nominal), counts[-1])))
@@ -135,7 +135,7 @@ class Instance:
         return values
 
     def target(self, ranges: Ranges) -> tuple[Tensor, tuple[Expr, ...]]:
-        """Where the stage stores: its own tensor, or a local one of the size of its region."""
+        """Target of the stage's stores: its own tensor, or a local one of its region's size."""
         op = self.stage.op
         values = self._local_values() if self.local else self.axis_values()
         where = tuple(simplify(values[a.name], ranges) for a in op.axes)

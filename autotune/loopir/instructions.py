@@ -55,8 +55,8 @@ def select_instructions(program: Program, _: Lowering) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is known where a statement stands: the `lanes` of the vector loop around it, and the
-    name of the buffer around it that is in registers."""
+    """Context of a statement: the `lanes` of the vector loop around it, and the name of the buffer
+    around it that is in registers."""
 
     buffers: Mapping[str, Buffer]
     lanes: int = 1

@@ -1,4 +1,4 @@
-"""④ The slow interpreter of loop IR: what a program means, and the oracle of code generation.
+"""④ The reference interpreter of loop IR: its semantics, and the oracle of code generation.
 
 It executes the text of `autotune.loopir.python_text` over checked memory. A statement is evaluated
 in float64 and rounded once, where it stores; loads that a Select does not choose are not made.
@@ -65,7 +65,7 @@ def interpret(
 
 
 class _Clock:
-    """Which iteration of which parallel range is running."""
+    """The running iteration, with its parallel range."""
 
     def __init__(self, rounding: float = 0.0) -> None:
         self.now = _OUTSIDE
@@ -191,7 +191,7 @@ def _code(dtype: str) -> str:
 
 
 def _conversion(dtype: DType) -> Callable[[Scalar], Scalar]:
-    """What an element of `dtype` holds when a value is stored to it."""
+    """Conversion of a stored value to an element of `dtype`."""
     if dtype.is_narrow:
         return dtype.rounded
     if dtype.is_float:

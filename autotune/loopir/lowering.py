@@ -1,4 +1,4 @@
-"""④ What the passes of lowering know beside the program: the schedule that it was made of."""
+"""④ Context of the passes of lowering, beside the program: the schedule of its origin."""
 
 from __future__ import annotations
 

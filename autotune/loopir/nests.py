@@ -299,7 +299,7 @@ _Emit = Callable[[Instance, Ranges], Body]
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """What stands inside all loops of a stage."""
+    """Loop body callback: the statements inside all loops of a stage."""
 
     emit: _Emit
 

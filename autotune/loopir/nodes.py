@@ -1,4 +1,4 @@
-"""④ Loop IR: what a scheduled task is before it becomes machine code.
+"""④ Loop IR: a scheduled task before it becomes machine code.
 
     program = Program(buffers, packs, kernels)
     kernel  = Kernel(name, extent, var, buffers, body, head)
@@ -138,7 +138,7 @@ class Instruction:
 
     @property
     def store(self) -> Store:
-        """What the loops do at each of their points."""
+        """Statement of the loops at each of their points."""
         (store,) = self.loops[-1].body
         assert isinstance(store, Store)
         return store
@@ -163,7 +163,7 @@ def nested(body: Body) -> tuple[For, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a constant is stored: `packed[axes] = source[indices]`, where `indices` use `axes`.
+    """Packing of a constant: `packed[axes] = source[indices]`, where `indices` use `axes`.
 
     A point whose indices lie outside the source is stored as zero.
     """

@@ -1,4 +1,4 @@
-"""④ Loop IR as plain Python: `explain --stage python`, and what the interpreter executes.
+"""④ Loop IR as plain Python: for `explain --stage python`, and for the interpreter.
 
     def k0_c(a, b_packed, c, begin, end):
         for t in range(begin, end):

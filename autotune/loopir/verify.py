@@ -103,7 +103,7 @@ def _verify_kernel(kernel: Kernel, buffers: Mapping[str, Buffer]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What is known where a statement stands."""
+    """Context of a statement."""
 
     buffers: Mapping[str, Buffer]
     ranges: Mapping[str, tuple[int, int]]
