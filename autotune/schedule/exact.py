@@ -1,4 +1,4 @@
-"""③ The same schedule with sums as they are defined: what runs where another algorithm must not.
+"""③ The same schedule with sums as defined: the fallback where another algorithm must not run.
 
     winograd(conv); inline(conv); relu tiled    ->    conv.exact inside of relu's register tile;
                                                       relu tiled

@@ -1,4 +1,4 @@
-"""③ How far an index reaches while some of its variables vary: the algebra behind `compute_at`.
+"""③ Span of an index over a region of its variables: the algebra behind `compute_at`.
 
 A reach is `(low, span)`: the index stays in `[low, low + span]`, where `low` is an expression of
 the variables held fixed. Spans are ints in a concrete schedule and arrays (one entry per candidate)

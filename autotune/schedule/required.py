@@ -1,4 +1,4 @@
-"""③ How much of a tensor one iteration of a loop reads."""
+"""③ Required region: the part of a tensor that one iteration of a loop reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _required_extents(state: State, name: str, target: Stage, depth: Depth) -> t
 
 
 def _needed(reads: list[tuple[Load, dict[str, Extent]]], dim: int, size: int) -> Extent:
-    """How many elements of dimension `dim` the loads reach, each with the extents around it."""
+    """Elements of dimension `dim` that the loads reach, each with the extents around it."""
     first: dict[frozenset[tuple[Expr, int]], int] = {}
     last: dict[frozenset[tuple[Expr, int]], Extent] = {}
     for load, inner in reads:

@@ -174,7 +174,7 @@ class Stage:
         return loop if parent is None else self.axis_of(parent)
 
     def inner_extents(self, depth: Depth) -> dict[str, Extent]:
-        """How many values each axis takes while the loops deeper than `depth` run."""
+        """Number of values of each axis while the loops deeper than `depth` run."""
         leaf = {it.name: deeper(n, depth, it.extent) for n, it in enumerate(self.iters)}
         for fused in reversed(self.fuses):
             whole = self._cover(fused.loop, leaf)

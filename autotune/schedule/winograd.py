@@ -90,7 +90,7 @@ class Convolution:
 
 
 def convolution(dag: ComputeDAG, name: str) -> Convolution | None:
-    """What the definition of `name` says of its windows; None where it is no such sum."""
+    """Windows of convolution `name`, from its definition; None where it is no such sum."""
     op = dag[name]
     if not isinstance(op, Compute) or not isinstance(op.body, Reduce) or op.body.op != "sum":
         return None
