@@ -1,4 +1,4 @@
-"""② Tensor expressions: `from autotune import te` has what `autotune.te.language` defines."""
+"""② Tensor expressions: `from autotune import te` exports `autotune.te.language`."""
 
 from __future__ import annotations
 

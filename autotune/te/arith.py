@@ -237,7 +237,7 @@ def _try_bounds(form: Linear, ranges: Ranges) -> tuple[int, int] | None:
 
 
 _ANY = 1 << 62
-"""What no index exceeds that has any bounds."""
+"""Upper limit of every bounded index."""
 
 
 def _clamped(e: Expr, ranges: Ranges) -> tuple[int, int]:

@@ -80,7 +80,7 @@ def _reads_rows(op: Compute, rows: Compute) -> bool:
 
 
 def shared_axes(dag: ComputeDAG, op: Compute, inner: Iterable[Compute]) -> int:
-    """How many leading axes of `op` all `inner` stages have too, read at the same place."""
+    """Number of leading axes of `op` that all `inner` stages share, read at the same place."""
     count = len(op.axes) - 1
     for s in inner:
         for reader in dag.consumers(s.name):

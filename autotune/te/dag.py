@@ -1,4 +1,4 @@
-"""② A subgraph as a DAG of placeholders and computations: what a task *is*.
+"""② A task: a subgraph as a DAG of placeholders and computations.
 
     n, m = Axis("i", 128), Axis("j", 64)
     a, b = placeholder("a", (128, 32)), placeholder("b", (32, 64), constant=True)
@@ -83,7 +83,7 @@ class Compute:
 
     @cached_property
     def route(self) -> Route | None:
-        """Where each term of a scattered reduction goes; None where it is none."""
+        """Route of the terms of a scattered reduction; None for others."""
         return route(self.body, self.axes) if isinstance(self.body, Reduce) else None
 
     @cached_property

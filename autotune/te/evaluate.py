@@ -93,7 +93,7 @@ def _held(tensor: Tensor) -> np.dtype[Any]:
 
 
 def _computed(dtype: str) -> np.dtype[Any]:
-    """What elements are computed with here."""
+    """NumPy type of the evaluation of elements of `dtype`."""
     record = DTYPES[dtype]
     return np.dtype(np.float64) if record.is_float else record.numpy
 

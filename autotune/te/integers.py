@@ -120,7 +120,7 @@ WITHIN = """\
 def within(x, low, bits):
     return (x - low) % (1 << bits) + low
 """
-"""What wraps a number to a type of so many bits whose smallest one is `low`, in printed Python."""
+"""Wrap-around to a type of `bits` whose smallest number is `low`, in printed Python."""
 
 INTEGER_OPS: Mapping[str, IntegerOp] = {
     op.name: op

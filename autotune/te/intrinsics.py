@@ -79,7 +79,7 @@ def bits_as(x, source, goal):
     from numpy import array
     return array(x, source).view(goal)[()]
 """
-"""What reads the bits of an element as another type, in printed Python."""
+"""Bitcast of an element to another type, in printed Python."""
 
 INTRINSICS: Mapping[str, Intrinsic] = {
     f.name: f

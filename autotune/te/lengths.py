@@ -1,4 +1,4 @@
-"""② How long the rows of a ragged reduction are: what is known without what data say.
+"""② Lengths of the rows of a ragged reduction: bounds that hold for any data.
 
     y[m, i, n] = Σ_b<most and p[i + 1] - p[i], k<4   x[m, at[p[i] + b] + k] · v[p[i] + b, k, n]
 

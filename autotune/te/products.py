@@ -1,4 +1,4 @@
-"""② Sums of products whose factors are narrower than the sum: what a dot instruction computes.
+"""② Sums of products whose factors are narrower than the sum: the work of a dot instruction.
 
 s = sum(cast(int32, x[m, k]) * cast(int32, w[k, n]), k)      uint8 · int8 -> int32
 s = sum(cast(float32, x[m, k]) * cast(float32, w[k, n]), k)  bfloat16 · bfloat16 -> float32
@@ -225,7 +225,7 @@ _PRECISIONS = {"bfloat16": "bf16", "float16": "f16", "uint8": "int8", "int8": "i
 
 
 def precision_of(dag: ComputeDAG) -> str:
-    """What products are made of, for people: "f32", "bf16", "f16" or "int8".
+    """Precision of the factors of products, for people: "f32", "bf16", "f16" or "int8".
 
     The first narrow one where several sums differ; "f32" where a factor is wide or nothing is
     multiplied.

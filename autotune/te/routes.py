@@ -1,4 +1,4 @@
-"""② Scattered reductions: what one term adds to is the one element whose place the term tells.
+"""② Scattered reductions: each term is added to one element, whose place it computes.
 
     y[p, c] = Σ_k [place(k) = p] x[k, c]      takes, for every k, one step instead of one for each p
 
@@ -52,7 +52,7 @@ class Route:
 
 @lru_cache(maxsize=256)
 def route(reduction: Reduce, axes: tuple[Axis, ...]) -> Route | None:
-    """How terms are routed along `axes`, the spatial ones; None where they are not."""
+    """Route of terms along `axes`, the spatial ones; None where they are not scattered."""
     if any(a.limit is not None for a in reduction.axes):
         return None
     term, guards = reduction.body, list[Expr]()

@@ -1,4 +1,4 @@
-"""② An expression for many values of what it reads, rounded as its types say.
+"""② An expression evaluated for many values of its loads, rounded to its types.
 
 The oracle (`evaluate`) keeps floats in float64; here every operation is rounded to its dtype, as a
 model's own definition has it, so that a function of a byte can be replaced by its values.

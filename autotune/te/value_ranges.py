@@ -1,4 +1,4 @@
-"""② What values an expression can have: intervals of numbers, and whether NaN is among them.
+"""② Value range of an expression: an interval, and whether NaN is possible.
 
     values_of(mul(x, f32(0.0)), read)    Values(0, 0) where `read` says that x is finite
 
