@@ -1,4 +1,4 @@
-"""⑨ tuner: which task next, what it may cost, and the loop that joins search to measurement."""
+"""⑨ tuner: choice of the next task, its budget, and the loop that joins search to measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""⑨ What a task can come down to: the roofline of its arithmetic and of the bytes it must move.
+"""⑨ Lower bound of a task's latency: the roofline of its arithmetic and compulsory traffic.
 
     bound = max(Σ flops / (saving·peak), constants / cold bandwidth, beyond L1 / warm bandwidth)
 
@@ -72,7 +72,7 @@ def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ..
 
 
 def saving(sketches: Iterable[Sketch]) -> float:
-    """How many times fewer multiplications than its definition a task may need."""
+    """Factor by which a task may save multiplications over its definition."""
     return _WINOGRAD_SAVING if _has(Winograd, sketches) else 1.0
 
 

@@ -1,4 +1,4 @@
-"""⑨ What a session may spend, and why it stopped."""
+"""⑨ Budget of a session, and the reason why it stopped."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Budget:
         return None
 
     def room(self, n_wanted: int, n_trials: int, elapsed_s: float, trial_s: float | None) -> int:
-        """How many of `n_wanted` trials fit, at `trial_s` seconds each where that is known.
+        """Number of trials that fit, of `n_wanted`, at `trial_s` seconds each where that is known.
 
-        At least 1: whoever asks has checked `reached`.
+        At least 1: callers have checked `reached`.
         """
         room = n_wanted
         if self.trials is not None:
@@ -66,7 +66,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the sessions of a log have used up."""
+    """Budget that the sessions of a log have used up."""
 
     trials: int
     elapsed_s: float

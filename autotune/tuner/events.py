@@ -1,4 +1,4 @@
-"""⑨ What happens in a session, as data. The session yields these; `cli` renders them.
+"""⑨ Events of a session, as data. The session yields these; `cli` renders them.
 
 Latencies are seconds of one evaluation of a task; `totals` compares the network untuned with the
 network as tuned so far. `docs/log-format.md` documents the JSON form.
@@ -21,7 +21,7 @@ from autotune.tuner.totals import Totals
 @brief
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """How far a task has come: `untuned_s` is the latency of its default program.
+    """Progress of a task: `untuned_s` is the latency of its default program.
 
     `stop`: why it gets no more trials, where that is so from the beginning.
     """

@@ -1,4 +1,4 @@
-"""⑨ What a session has measured and spent: counters and records, live or replayed alike."""
+"""⑨ Ledger of a session: counters of its measurements and time, live or replayed alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autotune.tuner.totals import TaskTimes
 
 @dataclass(slots=True)
 class Seconds:
-    """Where the time of a run went: wall clock, but `build` and `run` summed over candidates."""
+    """Time of a run by activity: wall clock, but `build` and `run` summed over candidates."""
 
     search: float = 0.0
     measure: float = 0.0
@@ -101,5 +101,5 @@ class Ledger:
 
     @property
     def failures(self) -> dict[str, int]:
-        """How often each status other than ok came up, most frequent first."""
+        """Number of results by status other than ok, most frequent first."""
         return {s.value: n for s, n in self.statuses.most_common() if s is not MeasureStatus.OK}

@@ -63,7 +63,7 @@ class LearnedModel(Protocol):
 
 
 class Sink(Protocol):
-    """Where records go; `records.Journal` in a real session."""
+    """Sink of records; `records.Journal` in a real session."""
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write entries so that they survive the death of this process."""

@@ -1,4 +1,4 @@
-"""⑨ Which task gets the next trials: the one where they lower Σ weight·latency most.
+"""⑨ The task scheduler: next trials go to the task where they lower Σ weight·latency most.
 
 After Ansor's task scheduler (Zheng et al., OSDI 2020, §6): the expected gain of a trial blends what
 the last trials brought with an optimistic guess of what the next may bring. Three things are
@@ -35,7 +35,7 @@ _PEER_HEADROOM = 2.0  # Ansor's beta: no task is expected to beat its best peer'
 
 @dataclass(slots=True)
 class TaskState:
-    """What is known of a task: a fold over its measurements, in log order.
+    """State of a task: a fold over its measurements, in log order.
 
     `curve[t]` is the best latency after t trials (inf before the first valid one). `last_gain` is
     the trial of the last improvement, counted from `gained_s`: small ones add up to one.
@@ -166,7 +166,7 @@ class Scheduler:
         return [whole], [self.states[key] for key in whole.task.parts]
 
     def _open_weight(self, state: TaskState) -> float:
-        """How many calls a gain of this task shortens, an alternative that is behind in part."""
+        """Calls that a gain of this task shortens; in part for an alternative that is behind."""
         if state.task.parts:
             ours, others = self._alternatives(state)
             return state.task.weight * self._chance(ours, others)

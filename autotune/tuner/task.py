@@ -1,4 +1,4 @@
-"""⑨ A tuning task: one distinct subgraph of the model, and how often the model runs it.
+"""⑨ A tuning task: one distinct subgraph of the model, with its calls per inference.
 
 A task with `parts` is an alternative to those tasks: the model runs either it or all of them.
 """
@@ -14,7 +14,7 @@ from autotune.te.dag import ComputeDAG
 @brief
 @dataclass(frozen=True, slots=True)
 class TuningTask:
-    """What is tuned. `weight`: calls per inference, on average where the model has several shapes.
+    """Unit of tuning. `weight`: calls per inference, on average where there are several shapes.
     `bound_s`: seconds below which no program can come, where that is known.
 
     `parts`: keys of the tasks that it may replace; their weights count as if it never did.

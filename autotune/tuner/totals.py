@@ -50,7 +50,7 @@ class Totals:
 
     @property
     def ratio(self) -> float | None:
-        """How many times faster tuned is than untuned; None where nothing can be compared."""
+        """Speed-up of tuned over untuned; None where nothing can be compared."""
         return self.untuned_s / self.tuned_s if self.tuned_s else None
 
 
@@ -64,7 +64,7 @@ class _Calls:
 
 
 def fastest(networks: Sequence[Sequence[TuningTask]], times: Mapping[str, TaskTimes]) -> Totals:
-    """What is known of the fastest of `networks`, which are alternatives.
+    """Totals of the fastest of `networks`, which are alternatives.
 
     Those of which a call is not known do not compete; where that is all, the first one counts.
     """
@@ -74,7 +74,7 @@ def fastest(networks: Sequence[Sequence[TuningTask]], times: Mapping[str, TaskTi
 
 
 def totals(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> Totals:
-    """What is known of a network with these tasks, of which `times` were measured."""
+    """Totals of a network with these tasks, of which `times` were measured."""
     flops = {task.key: max(1, task.flops) for task in tasks}
     n_tuned = sum(t.tuned_s is not None for t in times.values())
     untuned = {key: t.untuned_s for key, t in times.items() if t.untuned_s is not None}
