@@ -1,4 +1,4 @@
-"""Floor 0: what the search and the code generator may know about a CPU.
+"""Floor 0: facts about a CPU for the search and the code generator.
 
 `cpu` has the record `Target` and reads this machine; `isa` has instruction sets and costs of cores.
 """

@@ -69,12 +69,12 @@ class Target:
 
     @property
     def core(self) -> Core:
-        """What instructions and bytes cost on one core."""
+        """Costs of instructions and bytes on one core."""
         return core_named(self.cpu)
 
     @property
     def port_bits(self) -> int:
-        """What an arithmetic or load port takes in a cycle: wider vectors are double-pumped."""
+        """Bits of an arithmetic or load port per cycle: wider vectors are double-pumped."""
         return min(self.vector_bits, self.core.port_bits or self.vector_bits)
 
     @property
@@ -162,13 +162,13 @@ def parse_target(text: str) -> Target:
 
 
 def target_name(target: Target) -> str:
-    """What `parse_target` makes `target` of, on the machine that it describes."""
+    """Name for `parse_target` that gives `target` on the machine that it describes."""
     named = (name for name in ("native", EMULATION) if parse_target(name) == target)
     return next(named, target.cpu)
 
 
 def difference(theirs: Target, ours: Target) -> str:
-    """What tells two CPUs apart, for people: `l3_bytes is 33554432 there and 16777216 here`."""
+    """Differences of two CPUs, for people: `l3_bytes is 33554432 there and 16777216 here`."""
     parts = [
         f"{f.name} is {getattr(theirs, f.name)} there and {getattr(ours, f.name)} here"
         for f in fields(Target)
@@ -187,7 +187,7 @@ def runs_here(target: Target) -> bool:
 
 
 def missing_features(target: Target) -> tuple[str, ...]:
-    """What code for `target` may use and this CPU does not have, by LLVM's names."""
+    """Features of `target` that this CPU does not have, by LLVM's names."""
     host = host_features()
     if target.features:
         needed = [f[1:] for f in target.llvm_features.split(",") if f.startswith("+")]

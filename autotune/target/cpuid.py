@@ -1,4 +1,4 @@
-"""Floor 0: what this CPU can do, by LLVM's names: read by `cpuid`, without LLVM.
+"""Floor 0: features of this CPU, by LLVM's names: read by `cpuid`, without LLVM.
 
 A feature counts only where the system saves the registers that it needs, which `xgetbv` tells. The
 kernel's list (`/proc/cpuinfo`) has other names, and lacks what is younger than the kernel.
@@ -26,7 +26,7 @@ _EXTENDED = 0x80000000
 _OSXSAVE, _AVX = 27, 28
 
 _STATES: Mapping[str, int] = {"": 0, "avx": 0x6, "avx512": 0xE6, "amx": 0x60000, "apx": 0x80000}
-"""What the system has to save on a context switch, as bits of XCR0."""
+"""State that the system has to save on a context switch, as bits of XCR0."""
 
 _Bits = dict[int, str]
 _TABLE: tuple[tuple[int, int, int, str, _Bits], ...] = (
@@ -111,7 +111,7 @@ class _Registers:
 
 @cache
 def features() -> Mapping[str, bool]:
-    """What is known of, and whether this CPU and its system have it; nothing on others than x86.
+    """Known features, and whether this CPU and its system have them; empty on other than x86.
 
     Raises OSError where the system lets nobody make memory executable.
     """

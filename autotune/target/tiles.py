@@ -38,7 +38,7 @@ def tile_permission() -> Permission:
 
 
 def denial() -> tuple[str, ...]:
-    """What a user should know where the CPU has tiles and the system keeps them back; else none."""
+    """A note where the CPU has tiles and the system denies them; else none."""
     if tile_permission() is not Permission.DENIED:
         return ()
     return (f"{Permission.DENIED.value}: products use vectors",)

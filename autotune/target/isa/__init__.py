@@ -22,7 +22,7 @@ ISAS: tuple[Isa, ...] = (x86.AVX512, x86.AVX2)
 INSTRUCTIONS: tuple[MultiplyAdd, ...] = tuple(
     {f.name: f for isa in ISAS for f in reversed(isa.forms) if f.terms > 1}.values()
 )
-"""What multiply-adds of several terms there are, one of each name, whatever CPU has them."""
+"""Multiply-adds of several terms on any CPU, one of each name."""
 NAMES: Mapping[str, Isa] = x86.NAMES
 """Instruction set of each CPU that a user can name."""
 FEATURES: Mapping[str, frozenset[str]] = x86.FEATURES

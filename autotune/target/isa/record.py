@@ -1,4 +1,4 @@
-"""Floor 0: what an instruction set and a core are to the compiler, as plain data.
+"""Floor 0: records of an instruction set and of a core, as plain data.
 
 A new instruction set is one module of records beside `x86`, named in `isa.ISAS`. Whatever LLVM has
 a portable name for (fused multiply-add, prefetch, masked load) is in no record.
@@ -137,7 +137,7 @@ class Isa:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What instructions and bytes cost on one core; the analytic cost model reads it.
+    """Costs of instructions and bytes on one core, for the analytical cost model.
 
     `ports`: arithmetic instructions that begin in a cycle; `load_ports` likewise. `port_bits`: what
     a port takes in a cycle, so wider vectors are double-pumped; 0: any vector. `fma_latency`:

@@ -1,4 +1,4 @@
-"""Floor 0: x86-64: AVX2 with FMA, and AVX-512; what is known of a core by LLVM's name of it."""
+"""Floor 0: x86-64: AVX2 with FMA, and AVX-512; facts of a core by LLVM's name of it."""
 
 from __future__ import annotations
 
