@@ -84,7 +84,7 @@ def task_table(view: View, n_rows: int = _MAX_ROWS, width: int = 80) -> Table:
 
 
 def more_text(view: View, table: Table) -> str:
-    """How many tasks are not in a table; nothing where it has all of them."""
+    """Number of tasks that are not in a table, as text; empty where it has all of them."""
     n = len(view.rows) - table.row_count
     return f"and {n} lighter {'task' if n == 1 else 'tasks'}" if n else ""
 
@@ -182,7 +182,7 @@ def _share_text(found: Totals) -> str:
 
 
 def summary_lines(event: SessionFinished) -> Iterator[str]:
-    """What came out of the session, for people."""
+    """Summary of the session, for people."""
     early = event.reason in (StopReason.CONVERGED, StopReason.EXHAUSTED)
     yield (
         f"stopped: {event.reason.value} after {event.n_trials} trials, "

@@ -1,4 +1,4 @@
-"""⑨ What is known of a session from its events: everything on the screen comes from here."""
+"""⑨ View of a session, a fold over its events: everything on the screen comes from here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autotune.units import format_duration, gflops
 
 @dataclass(slots=True)
 class TaskRow:
-    """What the screen knows of a task."""
+    """Row of a task on the screen."""
 
     id: int
     task: TuningTask
@@ -39,7 +39,7 @@ class TaskRow:
 
     @property
     def bound_text(self) -> str:
-        """How much of the physical limit the best program reaches, in percent."""
+        """Share of the roofline bound that the best program reaches, in percent."""
         bound = self.task.bound_s
         return f"{100 * bound / self.best_s:.0f}" if bound and self.best_s else "-"
 
@@ -88,7 +88,7 @@ class View:
         self.statuses.update(r.status for r in event.results)
 
     def left_text(self, elapsed_s: float) -> str:
-        """What is left of the budget."""
+        """Remaining budget."""
         parts = []
         if self.budget.time_s is not None:
             parts.append(format_duration(self.budget.time_s - elapsed_s))
