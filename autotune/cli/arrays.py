@@ -26,7 +26,7 @@ _WIDEST_BYTES = 16  # of an element, of whatever dtype
 _SLACK_BYTES = 1 << 20
 _MOST_BYTES = 16 << 30
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError)
-"""What reading a damaged, encrypted or unusual archive raises."""
+"""Errors of reading a damaged, encrypted or unusual archive."""
 
 
 def read_inputs(

@@ -146,7 +146,7 @@ def _bytes_by_kind(path: Path, artifact: Artifact) -> dict[str, int]:
 
 
 def _compiled_json(path: Path, done: Compiled) -> dict[str, Any]:
-    """What was written, and how exact it is."""
+    """The written artifact, and its accuracy."""
     return {
         "artifact": str(path),
         "bytes": path.stat().st_size,

@@ -1,4 +1,4 @@
-"""⑪ What commands share when they talk: data goes to stdout, everything else to stderr."""
+"""⑪ Output of commands: data goes to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STDOUT_HINT = "send the output to a place with room"
 
 @dataclass(slots=True)
 class Invocation:
-    """What holds for every command of one invocation."""
+    """Settings of every command of one invocation."""
 
     debug: bool = False
 
@@ -92,7 +92,7 @@ def json_text(data: Any, indent: int | None = None) -> str:
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """How far long work has come: for a person a line that changes, for a log one now and then."""
+    """Progress of long work: for a person a line that changes, for a log one now and then."""
     if sys.stderr.isatty():
         from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""⑪ Options: what a user may write, checked where it is written.
+"""⑪ Options of commands, validated where they are parsed.
 
 Those of a request have the names and the values of its fields (`api.request`), so that a command
 makes it of them: `CompileRequest(model, **options)`.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What to show of the passes; nothing if all is left out."""
+    """Parts of the passes to show; nothing if all is left out."""
 
     passes: bool
     after: str | None

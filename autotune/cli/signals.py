@@ -1,4 +1,4 @@
-"""⑪ Signals that ask the process to end: at once, or for a session after what it is measuring.
+"""⑪ Signals that ask the process to end: at once, or for a session after its current measurement.
 
 At once means without unwinding, for an exception that a signal raises can come up anywhere, also
 where it is swallowed or printed. Nothing needs it: files that are being written have no name yet or

@@ -1,4 +1,4 @@
-"""⑪ `autotune tasks`: what a model consists of, before anything is measured."""
+"""⑪ `autotune tasks`: the tasks of a model, before anything is measured."""
 
 from __future__ import annotations
 
