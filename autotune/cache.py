@@ -71,7 +71,7 @@ PROGRAM_BYTES = 512 << 20
 
 
 def program_store() -> FileStore:
-    """Where machine code of kernels and schedules that the cost model chose are kept."""
+    """Store of machine code of kernels, and of schedules that the cost model chose."""
     return FileStore(cache_folder() / "programs", PROGRAM_BYTES)
 
 
@@ -90,7 +90,7 @@ class FileStore:
         self._n_bytes: int | None = None  # as far as this process knows
 
     def get(self, key: str) -> bytes | None:
-        """What was put under `key`; None where there is nothing, or something damaged."""
+        """Value of `key`; None where there is none, or a damaged one."""
         path = self.find(key)
         try:
             data = path.read_bytes() if path else b""

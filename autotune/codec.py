@@ -41,7 +41,7 @@ T = TypeVar("T")
 Function: TypeAlias = Callable[[Any], Any]
 
 BAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
-"""What functions of a `Coded` may raise for a value of another form."""
+"""Errors of the functions of a `Coded` for a value of another form."""
 
 
 class Misfit(ValueError):
@@ -58,7 +58,7 @@ class Misfit(ValueError):
 
 
 class Coded(NamedTuple):
-    """How values are written and read; `read` raises one of `BAD` for another value."""
+    """Writer and reader of values; `read` raises one of `BAD` for another value."""
 
     write: Function
     read: Function
@@ -132,7 +132,7 @@ def from_json(kind: type[T], data: Any, is_open: bool = False) -> T:
 
 @cache
 def coded(hint: Any, is_open: bool = False) -> Coded:
-    """How values of any hint are written and read; `read` raises Misfit."""
+    """Codec of any type hint; `read` raises Misfit."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _ruled(arguments[0], arguments[1:], is_open)
@@ -277,7 +277,7 @@ def _mapping(inner: Coded) -> Coded:
 
 
 def _each(places: Iterable[Any], readers: Iterable[Function], items: Iterable[Any]) -> list[Any]:
-    """What `readers` make of `items`; `places` say where one is that they do not take."""
+    """`items` read by `readers`; `places` name the one that is refused."""
     out: list[Any] = []
     try:
         for one, item in zip(readers, items, strict=False):

@@ -41,7 +41,7 @@ def plain_precision(precision: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TuneConfig:
-    """What a session may spend, and how it searches and measures.
+    """Settings of a session: its budget, search and measurement.
 
     `trials` and `time_s` compose, the first reached wins; at least one is set. `threads` 0 stands
     for as many as are usable. `patience`: trials of one task without gain after which it gets few

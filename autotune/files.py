@@ -1,4 +1,4 @@
-"""Floor 0: the files that users name: which may be read, which may be written, and how.
+"""Floor 0: files that users name: checks before reading, and safe writing.
 
     written:  destination ─► require_place (before any work) ─► replacing (whole, or not at all)
 
@@ -166,9 +166,9 @@ def same_file(one: Path, other: Path) -> bool:
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes with the content of a file; None where there is none.
+    """Fingerprint of a file: device, inode, size, times; None where there is none.
 
-    Its last number is when that was, in nanoseconds: of a write, or of a rename over its name.
+    Its last number is the time in nanoseconds of a write, or of a rename over its name.
     """
     try:
         info = os.stat(path)

@@ -1,4 +1,4 @@
-"""Floor 0: what this process may use of the machine: cores, processor time, memory.
+"""Floor 0: limits of this process on the machine: cores, processor time, memory.
 
 A container, a systemd unit or a batch system restricts a process by control groups. The limits of a
 group hold for all groups inside it, so the lowest one on the path from the group of the process to
@@ -20,7 +20,7 @@ from autotune.errors import UsageError
 
 _MOUNT = Path("sys/fs/cgroup")
 _UNIFIED = ("", "unified")
-"""Where version 2 is mounted below `_MOUNT`: alone, or beside version 1."""
+"""Mount points of version 2 below `_MOUNT`: alone, or beside version 1."""
 _UNLIMITED = 1 << 60
 """Version 1 writes "no limit" as the largest multiple of a page."""
 VARIABLE = "AUTOTUNE_THREADS"
@@ -29,7 +29,7 @@ VARIABLE = "AUTOTUNE_THREADS"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What this process and its children may use together.
+    """Limits of this process and its children together.
 
     `n_cores`: cores that they may run on. `cpus`: processor seconds per second; at most `n_cores`.
     `memory_bytes`: of the machine or the control group, whichever is less.
@@ -78,7 +78,7 @@ def require_threads(n_threads: Any, are_here: bool = True) -> None:
 
 
 def told_threads(environment: Mapping[str, str] | None = None) -> int | None:
-    """What AUTOTUNE_THREADS says, if anything. Raises UsageError for no number of threads."""
+    """Threads by AUTOTUNE_THREADS, if set. Raises UsageError for no number of threads."""
     text = (os.environ if environment is None else environment).get(VARIABLE, "").strip()
     if not text:
         return None

@@ -24,7 +24,7 @@ CACHE_LINE = 64
 """Bytes that a cache moves at once."""
 
 SHARED, PRIVATE = MEMORIES = ("shared", "private")
-"""Where the constants of a network are: see `network.runtime.loading.load`."""
+"""Memory of the constants of a network: see `network.runtime.loading.load`."""
 
 READ, WRITE, EXECUTE = mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC
 

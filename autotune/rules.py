@@ -1,4 +1,4 @@
-"""⑪ What sketch rules are written with; see `autotune.api.rules` for what a rule is."""
+"""⑪ The vocabulary of sketch rules; `autotune.api.rules` defines a rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floor 0: how many threads compute, for whoever was not told a number: the one rule.
+"""Floor 0: the default number of threads: the one rule.
 
 As many as run all the time: CPUs that this process may use, whole CPUs of its quota, or physical
 cores, whichever are least; a core's second hyper-thread counts where it is measured to help

@@ -87,7 +87,7 @@ def near(n: int, topology: Topology, cpu: int) -> frozenset[int] | None:
 
 
 def current_cpu() -> int:
-    """Where this thread runs now; -1 where the system does not tell."""
+    """CPU on which this thread runs now; -1 where the system does not tell."""
     return int(ctypes.CDLL(None).sched_getcpu())
 
 

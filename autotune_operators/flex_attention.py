@@ -48,7 +48,7 @@ def _repeated(rw: Rewriter, x: str, shape: Shape, n_heads: int) -> str:
 
 
 def _modified(rw: Rewriter, which: str, x: str) -> str:
-    """What the graph in attribute `which` makes of x; x where there is none."""
+    """Result of the graph in attribute `which` on x; x where there is none."""
     body = rw.attr(which, None)
     if not isinstance(body, Graph):
         return x

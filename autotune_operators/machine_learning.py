@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml on numbers -> others of opset 22: what scikit-learn is converted to.
+"""Operators of ai.onnx.ml on numbers -> others of opset 22, for models of scikit-learn.
 
     Scaler(x)                    ->  (x - offset)·scale
     Normalizer(x)                ->  x / (max x, Σ|x| or √Σx²), rows of sum 0 as they are

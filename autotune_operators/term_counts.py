@@ -64,7 +64,7 @@ def _skips(rw: Rewriter, size: int) -> range:
 
 
 def _counted(rw: Rewriter, x: str, shape: tuple[int, int], terms: Array, skip: int) -> str:
-    """How often every term occurs in each row, [rows, terms]; "" where none fits into a row."""
+    """Counts of every term in each row, [rows, terms]; "" where none fits into a row."""
     n_terms, size = terms.shape
     n_places = shape[1] - skip * (size - 1)
     if n_places < 1:
