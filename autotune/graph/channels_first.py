@@ -10,7 +10,7 @@ vectors are then neighbours along a row of the image instead of channels. Which 
 channels, width and stride, so both are tasks and measuring decides, as for every `Chain`.
 
 Inside of a network nothing changes: this takes a Transpose in front of every activation that an
-operator reads, and one behind it, which nobody else needs.
+operator reads, and one behind it, without other consumers.
 """
 
 from __future__ import annotations

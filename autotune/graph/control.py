@@ -317,7 +317,7 @@ def _joined(a: TensorType | None, b: TensorType | None) -> TensorType | None:
 
 def _stacked(row: TensorType | None, n_rows: int) -> TensorType | None:
     """The type of the rows of all iterations."""
-    if row is None or row.shape == (-1,):  # without a row nobody knows the extents
+    if row is None or row.shape == (-1,):  # without a row the extents are unknown
         return None
     return TensorType((n_rows, *row.shape), row.dtype)
 

@@ -45,7 +45,7 @@ def cut_model(
 ) -> Cut:
     """Cut a model of which not everything can be compiled.
 
-    `ask`: who will run the rest, for types that ONNX does not infer. `whole`: why nothing is to be
+    `ask`: types by the runtime of the rest, where ONNX infers none. `whole`: why nothing is to be
     compiled, where that is so. `inside`: look into branches and bodies. Errors: see
     `network.build_network`.
     """

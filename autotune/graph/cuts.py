@@ -47,7 +47,7 @@ class Control:
     """An If or a Loop whose condition or number of iterations is looked at in every inference.
 
     `operands`: of the node; "" where absent. `results`: of the node, one for each output of a body
-    (of a Loop without its condition); "" where nobody reads it. `constants`: operands that are
+    (of a Loop without its condition); "" for an unread one. `constants`: operands that are
     known. `bodies`: the branches, or the body. What these read of the graph around them are inputs
     of theirs, of the same name, behind those of a Loop: the number of the iteration and what is
     carried. `types`: of the results, as far as all branches or iterations agree.

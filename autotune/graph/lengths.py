@@ -52,7 +52,7 @@ Places: TypeAlias = tuple[int | None, ...]
 
 
 class Refused(Exception):
-    """Why a computation depends on padded places."""
+    """Reason why a computation depends on padded places."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""① Partition: nodes are grouped into subgraphs, each of which becomes one call of one task.
+"""① Operator fusion: nodes are grouped into subgraphs, each of which becomes one call of one task.
 
 A group consists of an anchor (convolution, matrix product, pooling, softmax, …), a prologue and an
 epilogue. The prologue rearranges or scales the first operand of the anchor and has no other

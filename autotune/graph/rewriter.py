@@ -11,8 +11,8 @@
 A rule is asked at one node. It applies where it makes a result of that node: by an operator
 (`result`), as another tensor (`alias`, `returns`) or as a constant (`fold`); where it returns
 without that, the node stays. Moves of constants are carried out at once. The driver
-(`passes.driver`) visits emitted nodes as it visits all others, so rules compose, drops at once what
-nobody reads any more, and repeats until no rule applies.
+(`passes.driver`) visits emitted nodes as it visits all others, so rules compose, eliminates dead
+code at once, and repeats to a fixpoint.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Rewriter:
         return self(op, *inputs, **attrs)
 
     def derived(self, name: str, of: Callable[[Array], Array | None]) -> str:
-        """A constant that is computed of another one, once for all who ask; "" where it is none."""
+        """A constant that is computed of another one, once for all callers; "" where it is none."""
         value, key = self.constants.get(name), (name, of)
         if value is None:
             return ""

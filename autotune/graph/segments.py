@@ -82,7 +82,7 @@ def _alternating(
     alone: Collection[int],
     first: bool,
 ) -> list[list[int]]:
-    """Segments that begin with a compiled one if `first`; each takes whatever can be taken."""
+    """Segments that begin with a compiled one if `first`; each takes all nodes that are ready."""
     done: set[int] = set()
     out: list[list[int]] = []
 

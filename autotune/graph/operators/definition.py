@@ -222,7 +222,7 @@ class Layout(Enum):
 
 
 class Folding(Enum):
-    """When an operator with constant operands is evaluated while the model is read."""
+    """Conditions of constant folding of an operator while the model is read."""
 
     ALWAYS = "always"
     FINITE = "finite"
@@ -292,7 +292,7 @@ class Operator:
 
     # --- while the model is read ---
     precondition: Callable[[Editor, Node], str] | None = None
-    """Why attributes and operand shapes do not fit together, before inference; "" if they do."""
+    """Fault of attributes and operand shapes, before shape inference; "" for none."""
     shape: Callable[[Editor, Node], Shape | None] | None = None
     """The shape of the result where the `onnx` package infers less; None leaves it to that."""
     results: Callable[[Editor, Node], Sequence[Shape]] | None = None
@@ -301,7 +301,7 @@ class Operator:
     """The type of the result of an operator that opset 22 lacks, where it is not that of its first
     operand; None for one that no program computes with."""
     check: Callable[[Editor, Node], str] | None = None
-    """Why operands do not fit together, after inference, which asks less; "" if they do."""
+    """Fault of operands after shape inference, which asks less; "" for none."""
     completed: Callable[[Editor, Node], Node] | None = None
     """The node with the attributes that inference needs and a model may leave out."""
     axis_may_be_rank: bool = False

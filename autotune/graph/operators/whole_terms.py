@@ -1,4 +1,4 @@
-"""① Channels of zeros behind those of a product, so that one instruction adds up whole groups.
+"""① Channel padding to the dot width: zeros, so that one instruction adds up whole groups.
 
     Conv(x, w)  3 channels, 4 products an instruction  ->  Conv(Pad(x), w')  4 channels
 

@@ -143,7 +143,7 @@ _PADDING = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 def check_window(
     editor: Editor, node: Node, kernel: Shape | None = None, is_transposed: bool = False
 ) -> str:
-    """Why attributes do not fit together or the window is larger than its padded input; or "".
+    """Fault of attributes, or of a window that is larger than its padded input; "" for none.
 
     `kernel`: extents of the weights' window; without weights attribute `kernel_shape` tells them.
     """

@@ -100,7 +100,7 @@ class _Sweep:
 
 
 class _Workspace(Editor):
-    """A graph under construction, without nodes that nobody reads or that are there already."""
+    """A graph under construction, without dead nodes and without duplicates."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)

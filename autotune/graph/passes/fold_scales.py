@@ -1,4 +1,4 @@
-"""① Scales and shifts per channel fold into the weights of the producer.
+"""① Batch-norm folding: scales and shifts per channel go into the weights of the producer.
 
 BatchNormalization arrives here as Mul and Add, so it disappears behind a convolution and is one
 scale and shift elsewhere.

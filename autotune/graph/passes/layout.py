@@ -1,4 +1,4 @@
-"""① Layout: activations with spatial dimensions are stored channels last.
+"""① Layout assignment: activations with spatial dimensions are stored channels last.
 
 After this pass the shapes of the graph are the shapes in memory: `Conv`, pooling and `LRN` read and
 write (n, …spatial…, c), their weights are (…kernel…, in, out), and axes of other operators are

@@ -1,4 +1,4 @@
-"""① Rules that the records of operators have: the canonical form, and operands that are no data."""
+"""① Canonicalization by the rules in the records of operators, and operands that are no data."""
 
 from __future__ import annotations
 

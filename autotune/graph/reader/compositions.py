@@ -1,4 +1,4 @@
-"""① Operators that are short for others: of ONNX Runtime's own domain, and of the standard.
+"""① Decompositions of operators: of ONNX Runtime's own domain, and of the standard.
 
     com.microsoft.SkipLayerNormalization(x, skip, scale, shift)
     ->  LayerNormalization(x + skip, scale, shift)

@@ -17,7 +17,7 @@ Rule = Callable[[Node, TensorType], tuple[TensorType, ...]]
 
 
 def ml_types(node: Node, operand: TensorType | None) -> tuple[TensorType, ...]:
-    """Types of the results of `node`, whose first input is `operand`; none where nobody knows."""
+    """Types of the results of `node`, whose first input is `operand`; none where unknown."""
     rule = _RULES.get(node.op)
     return () if rule is None or operand is None else rule(node, operand)
 

@@ -1,4 +1,4 @@
-"""① A model as a file, whatever form it was given in: a path, the bytes of a file, a ModelProto."""
+"""① A model as a file, given as a path, the bytes of a file, or a ModelProto."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def with_external_data(content: bytes, folder: str | Path) -> bytes:
             return content
         onnx.load_external_data_for_model(model, str(folder))
         return bytes(model.SerializeToString())
-    except DecodeError:  # whoever reads it says so
+    except DecodeError:  # the reader says so
         return content
     except (onnx.checker.ValidationError, OSError, ValueError) as error:
         raise ModelError(

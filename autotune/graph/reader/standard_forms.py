@@ -1,4 +1,4 @@
-"""① Forms of standard operators that their own definition leaves out -> others of opset 22.
+"""① Decompositions of standard operators where their record has no definition.
 
     LayerNormalization(x) -> y, mean, deviation   ->   ReduceMean, Sub, Mul, …
     TensorScatter(cache, update, places)          ->   Where(written, GatherElements(update), cache)

@@ -29,7 +29,7 @@ from autotune.graph.reader.onnx_nodes import functions_of, graph_of, type_of
 from autotune.graph.reader.onnx_reader import OnnxModel, forget_shape
 
 Ask = Callable[[ModelProto, tuple[str, ...]], Mapping[str, TypeProto]]
-"""Types of tensors of a model, by whoever will run it; tensors that are not known are left out."""
+"""Types of tensors of a model, by the runtime that will run it; unknown ones are left out."""
 
 
 def nobody(model: ModelProto, names: tuple[str, ...]) -> Mapping[str, TypeProto]:
@@ -94,7 +94,7 @@ class DeclaredTypes:
             self._inferred[value.name] = value.type
 
     def of(self, name: str) -> TypeProto | None:
-        """The type of a tensor, a sequence or a map; None where nobody knows it."""
+        """The type of a tensor, a sequence or a map; None where unknown."""
         kind = self._inferred.get(name)
         if kind is not None and _says_rank(kind):
             return kind
@@ -188,7 +188,7 @@ class _Surveyor:
                 self.found.makers.setdefault(name, n)
 
     def _unreadable(self, node: NodeProto) -> str:
-        """Why the operands of a node cannot be read by what is compiled."""
+        """Reason why compiled code cannot read the operands of a node."""
         editor, sequences = self.engine.editor, self.engine.unfold.sequences
         bodies = (a.g for a in node.attribute if a.HasField("g"))
         outer = (name for body in bodies for name in names_read(body) if name in self.made)

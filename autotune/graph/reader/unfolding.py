@@ -1,4 +1,4 @@
-"""① Unfolding of functions, control flow and sequences whose structure is known at import.
+"""① Inlining of functions, loop unrolling and branch elimination at import, and sequences.
 
 my.Function(x), Celu(x)                       ->  the nodes that define it
 Softmax(x) of opset 11                        ->  nodes of opset 22 (see `upgrades`)
