@@ -76,7 +76,7 @@ def _added(dot: _Dot, b: FunctionBuilder, total: Value, operands: list[Value]) -
 
 
 def _filled(b: FunctionBuilder, few: Value, times: int) -> Value:
-    """A vector of `times` as many lanes, whose further ones nobody reads."""
+    """A vector of `times` as many lanes, whose further ones are undefined."""
     if times == 1:
         return few
     return b.shuffle(few, undefined(few.type), range(few.type.count * times))

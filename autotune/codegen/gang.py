@@ -50,5 +50,5 @@ class Gang:
 
 @cache
 def gang(target: Target, n_threads: int) -> Gang:
-    """The gang of this process of so many threads; all who measure share it."""
+    """The gang of this process of so many threads; all measurements share it."""
     return Gang(target, n_threads)

@@ -9,7 +9,7 @@ All sections of one access lie together:
     relocated       slots (GOT) and constants with addresses: written once, then read
     data            read and written
 
-What the objects call of each other is resolved here. Two things are left to whoever loads the
+References between the objects are resolved here. Two things are left to the loader of the
 image, and listed in it: words that hold an address within it (`rebases`), and words that hold the
 address of a function of another library (`imports`).
 """

@@ -1,4 +1,4 @@
-"""⑤ Small tables: lanes chosen out of whole vectors that hold all of a table.
+"""⑤ Lookups in small tables by vector permutes: whole vectors hold all of a table.
 
     for v in vectorize 16: y[v] = table[int64(uint8(q[v]))]               256 bytes
     ->  y = select(q < 128, vpermi2b(table[0…127], q), vpermi2b(table[128…255], q))

@@ -86,7 +86,7 @@ def invoke(function: int, table: int, begin: int, end: int) -> None:
 
 
 def start_thread(function: Callable[[int], int] | int, argument: int) -> int:
-    """Start a thread that nobody joins and that takes no signals; 0 where it runs."""
+    """Start a detached thread that takes no signals; 0 where it runs."""
     raise NotImplementedError
 
 

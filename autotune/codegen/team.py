@@ -198,7 +198,7 @@ class Job:
         return self.memory.view(np.int64)
 
     def renew(self) -> None:
-        """In the child of a fork nobody waits."""
+        """In the child of a fork no thread waits."""
         self._words[code.WAITERS // _WORD] = 0
 
 

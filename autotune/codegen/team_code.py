@@ -1,14 +1,14 @@
 """⑤ The team in machine code: the threads of this process share the kernels of many callers.
 
-    run(job)            one inference; the caller computes, and waits for nobody who did not come
+    run(job)            one inference; the caller computes, and does not wait for absent threads
     assist(team)        what a thread of the team does for ever
     leave(job)          wait until no thread of the team looks at a job, so that it can be freed
 
 A kernel's range is divided into `n` shares, one for each thread that the network was made for, and
-a share into parts. Whoever runs takes the parts of its own share first, then those that are left of
-others'. A kernel begins when the kernels that it reads from are done: each has a count of its parts
-that are. What a part computes depends on nothing else, so results are the same bits whoever
-computes which.
+a share into parts. A thread takes the parts of its own share first, then those that are left of
+others' (work stealing). A kernel begins when the kernels that it reads from are done: each has a
+count of its finished parts. The result of a part depends on nothing else, so results are the same
+bits for any assignment of parts to threads.
 
 Words that say what was taken and done carry the number of the inference (`epoch`): one of an older
 inference counts as nothing taken. So no word is ever reset, and a thread that comes late, or wakes
@@ -298,7 +298,7 @@ def taken(word: int, epoch: int, parts: int) -> int:
 
 
 def counted(job: int, word: int, epoch: int, n_done: int, all_parts: int) -> int:
-    """Count parts that are done; 1 where they were the last. Wakes those who wait for that."""
+    """Count parts that are done; 1 where they were the last. Wakes the waiting threads."""
     seen = load(word)
     while 1:
         total = n_done
@@ -433,7 +433,7 @@ def wake_nanoseconds(team: int, patience: int) -> int:
     """Latency of waking a sleeping thread, in nanoseconds: the best of a few times.
 
     `patience`: nanoseconds for all of them. A machine that is too busy to tell, or needs longer,
-    gets a small part of it, since nobody is to spin as long as others compute.
+    gets a small part of it, since no thread is to spin as long as others compute.
     """
     best = patience // PATIENCE_PARTS
     begin = nanoseconds()
