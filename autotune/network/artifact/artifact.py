@@ -1,7 +1,7 @@
 """⑩ The compiled network as one file: a manifest, machine code, and the constants.
 
-The file is an uncompressed zip (`container`). The code is linked (`codegen.link`), so whoever loads
-it needs no compiler. `constants.bin` starts at a multiple of 64 bytes in the file and is mapped
+The file is an uncompressed zip (`container`). The code is linked (`codegen.link`), so loading
+needs no compiler. `constants.bin` starts at a multiple of 64 bytes in the file and is mapped
 from it; nothing in the file depends on the time, the machine or the order of compilation, so equal
 inputs give equal bytes. `loading` reads it.
 """

@@ -6,10 +6,10 @@
     image.seal      digest of what the code was compiled for
     constants.bin · onnx/NNN.onnx, in hybrid artifacts
 
-A part is read, its digest compared, and only then does anybody look at it. Digests are SHA-256; of
+A part is read, its digest compared, and only then is it used. Digests are SHA-256; of
 parts above 1 MiB, over the sums of all pages of 4 KiB as 64-bit words ("sums"), which takes a
 twentieth of the time. Files from before have SHA-256 there, over pieces of 16 MiB ("sha256"). A
-digest tells damage, not malice: whoever can write the file can write its digests.
+digest tells damage, not malice: an author of the file is the author of its digests.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class OutputAccuracy:
 class Report:
     """A check that was passed.
 
-    `oracles`: who was asked, and `kinds` on which inputs. `error`: the largest of all outputs over
+    `oracles`: their names, and `kinds` of inputs. `error`: the largest of all outputs over
     their largest finite values; `allowed`: what was allowed of that output. `notes`: lines for a
     user, of what is ill-conditioned and of oracles that failed. `outputs`: the same, one by one.
     `n_given`: inferences on the user's own inputs.

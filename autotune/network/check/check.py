@@ -365,7 +365,7 @@ class _Check:
 
     @cached_property
     def _defined(self) -> Judgement:
-        """Nothing where nobody can tell."""
+        """Nothing where it is unknown."""
         model, fixed = self.setting.oracles.original.proto, self.setting.oracles.original.fed
         try:
             return by_definition(model, {**self.inputs, **fixed}, self.setting.model.n_threads)

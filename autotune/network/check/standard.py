@@ -41,7 +41,7 @@ class Judgement:
 def by_definition(model: ModelProto, inputs: Arrays, n_threads: int) -> Judgement:
     """The outputs of `model`, and where ONNX Runtime's are others.
 
-    Raises ModelError where nobody computes a node, MissingDependency without ONNX Runtime.
+    Raises ModelError where no evaluator has a node, MissingDependency without ONNX Runtime.
     """
     values: dict[str, Any] = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     constants = set(values)

@@ -50,7 +50,7 @@ class Launch:
 
 def compile_entry(launches: Sequence[Launch], n_bases: int, target: Target) -> bytes:
     """Object with `RUN`, `PROFILE` and `DIRECT`; symbols of kernels and the team are left open."""
-    import llvmlite.binding as llvm  # whoever runs networks imports this module without it
+    import llvmlite.binding as llvm  # compiled networks run without it
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()

@@ -53,7 +53,7 @@ def value_name(call: TaskCall, buffer: Buffer) -> str | None:
 
 
 KINDS = AS_THEY_ARE, PACKED, TRANSFORMED = "as they are", "packed", "transformed"
-"""Why constants are stored: in the order of the model, in that of a program, computed from them."""
+"""Kinds of stored constants: in the order of the model, in that of a program, derived."""
 
 
 class ConstantPool:

@@ -18,7 +18,7 @@ async def awaited(call: Callable[[], T]) -> T:
     thread is never made, one that has begun is made to its end. So what a call writes to is either
     as it was, or whole, and may be used again as soon as the task has ended.
     """
-    begun = threading.Lock()  # of who comes first: the thread that computes, or the cancellation
+    begun = threading.Lock()  # taken by the first: the thread that computes, or the cancellation
     loop = asyncio.get_running_loop()
 
     def work() -> T | None:
@@ -34,6 +34,6 @@ async def awaited(call: Callable[[], T]) -> T:
         while not future.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([future])
-        future.exception()  # seen: nobody else asks for it
+        future.exception()  # seen: nothing else asks for it
         raise
     return future.result()  # type: ignore[return-value]  # None is of a cancelled task

@@ -26,7 +26,7 @@ from autotune.network.runtime.runtime import Memory, Model
 Array = NDArray[Any]
 Tensors: TypeAlias = dict[str, Any]
 Seconds: TypeAlias = "NDArray[np.float64] | None"
-"""Of every kernel and ONNX file of the artifact; inferences add to them. None: nobody asks."""
+"""Of every kernel and ONNX file of the artifact; inferences add to them. None: not measured."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 The digest of every part is compared with the manifest's and the manifest's with its
 seal; then what the manifest says (`manifest`); then whether the code was compiled for just this
 manifest (`code_seal`). A foreign, damaged or newer file, or one for a CPU that this is not, is
-refused with the reason. None of it makes code trustworthy that somebody else has written: an
+refused with the reason. None of it makes code of others trustworthy: an
 artifact is native code. Files of former versions have objects in place of linked code: `former`.
 """
 
@@ -55,7 +55,7 @@ def load(path: str | Path, n_threads: int | None = None, memory: str = SHARED) -
     shorten it or write into it while it is loaded. "private": they are copied to large pages.
 
     An artifact is native code that runs with the rights of this process: load only what you trust.
-    What is damaged is refused (`read_artifact`), what somebody has written on purpose is not.
+    Damage is refused (`read_artifact`), a forged file is not.
 
     Raises as `read_artifact` does, and UsageError for a number of threads that is out of range.
     """

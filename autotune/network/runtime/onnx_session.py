@@ -4,7 +4,7 @@
 
 Numeric tensors are passed without a copy: inputs are read where they are, outputs of a known shape
 are written into arrays, and what has another shape in every inference stays ONNX Runtime's until
-somebody asks for an array of it. Strings, sequences and maps are Python's objects on the way.
+an array of it is asked for. Strings, sequences and maps are Python's objects on the way.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     model(array, out=output)                        # into arrays of yours
 
 Between input and output there is one call into machine code: no allocation, no Python. C-contiguous
-inputs are read in place. Outputs are arrays that nobody else has, which the last kernels write in
+inputs are read in place. Outputs are arrays of their own, which the last kernels write in
 place. Those in half precision are converted from and to float32 on the way.
 """
 
@@ -81,7 +81,7 @@ class Model:
     fewer where fewer are usable, see `measure.threads`).
 
     Threads may call it at once: each caller has working memory of its own, all share the constants.
-    The threads of one team (`codegen.team`) help whoever has something left to compute, so one
+    The threads of one team (`codegen.team`) help any caller with work left to compute, so one
     caller gets all cores, and as many callers as there are cores get one each. A model that was
     loaded before a fork works in the child as well, with threads of the child's. An artifact for
     several shapes runs the variant that its arguments have the shapes of.
@@ -127,7 +127,7 @@ class Model:
     def n_bytes(self) -> int:
         """Bytes in memory of constants, code and working memory, of all variants together.
 
-        Shared constants count as if nobody else had them.
+        Shared constants count as if they were private.
         """
         code = len(self.artifact.image.data)
         return int(self.artifact.constants.nbytes) + code + self._memory.n_bytes
@@ -389,7 +389,7 @@ class Memory:
         return max(1, len(self._free)) * _arena_bytes(self._artifact)
 
     def take(self) -> CallerMemory:
-        """One that nobody else has. Raises ArtifactError without room for it."""
+        """One that no other caller has. Raises ArtifactError without room for it."""
         try:
             return self._free.pop()  # no other thread gets it: there is no lock to be forked
         except IndexError:
