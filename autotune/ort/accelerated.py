@@ -231,7 +231,7 @@ def accelerated(package: Any) -> type:
         def _timed(
             self, contest: Contest, ours: Callable[[], Any], theirs: Callable[[], Any]
         ) -> Any:
-            """A call that shows who is faster."""
+            """A call that is timed for the contest."""
             side = contest.turn()
             start_s = time.perf_counter()
             try:
@@ -301,7 +301,7 @@ def _mode(name: str) -> Mode:
 
 
 def _outside(session: Any, options: Any) -> str:
-    """Why nothing of a session is ever compiled; empty where it may be."""
+    """Reason why nothing of a session is ever compiled; empty where it may be."""
     if getattr(options, "replaces_model", False):
         return "its options replace weights or operators of the model"
     if options is not None and options.enable_profiling:

@@ -1,4 +1,4 @@
-"""⑪ Artifacts of models in the user's cache folder: compiled once, by whoever needs one first.
+"""⑪ Artifacts of models in the user's cache folder: compiled once, by the first process.
 
     cached_artifact(request, store) ─► Artifact
 

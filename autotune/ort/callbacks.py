@@ -38,7 +38,7 @@ def _answer(run: Callable[[], Sequence[Any]], callback: Callback, user_data: Any
     told = ""
     try:
         found = run()
-    except Exception as error:  # of any kind: the thread has nobody to tell
+    except Exception as error:  # of any kind: the thread has no caller to raise it to
         told = str(error) or type(error).__name__
     try:
         callback(found, user_data, told)

@@ -60,7 +60,7 @@ class Contest:
         return self.n_defeats >= _MOST_DEFEATS
 
     def turn(self) -> int:
-        """Whose turn it is."""
+        """The side that computes the next call."""
         try:
             return self._turns.pop()
         except IndexError:  # another thread has taken the last one

@@ -49,7 +49,7 @@ def log_beside(model: Path | bytes, threads: int | None) -> UsableLog | None:
 
 
 def _misfit(log: Log, model: Path, threads: int | None) -> str:
-    """Why a log is not for this model on this CPU; empty where it is."""
+    """Reason why a log is not for this model on this CPU; empty where it is."""
     if not log.headers or not log.records:
         return "it has no records"
     if log.header.model_hash != hash_of(model):

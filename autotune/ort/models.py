@@ -42,7 +42,7 @@ _ONNX_NAMES = {"float32": "float", "float64": "double"}
 class ModelsByShape:
     """Models of `request`, ready to run; there is `room` for those that were not named before.
 
-    `is_found_log`: nobody has named the log of the request, so it is left out where it does not
+    `is_found_log`: the log was found, not named, so it is left out where it does not
     fit.
     """
 

@@ -61,7 +61,7 @@ _UNKNOWN: Any = object()
 
 
 class Mode(StrEnum):
-    """When a model is compiled: while its session is made or called, beside it, or not at all."""
+    """Time of compilation: while its session is made or called, beside it, or never."""
 
     WAIT = "wait"
     BACKGROUND = "background"

@@ -140,7 +140,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class PreparedNetwork:
-    """A compiled network in a file. `is_kept`: it is the cache's, else whoever loads it removes it.
+    """A compiled network in a file. `is_kept`: it is the cache's, else its loader removes it.
 
     `notes`: what `compile` told. `is_compiled`: whether any of it is; else all is ONNX Runtime's.
     `paddings`: of the dimensions that were asked for, as JSON.
@@ -172,7 +172,7 @@ class BackgroundJob:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no answer to a job. `is_unpadded`: padding might change what is computed."""
+    """Reason for no answer to a job. `is_unpadded`: padding might change the results."""
 
     text: str
     hint: str = ""
