@@ -33,7 +33,7 @@ from autotune.network.compile.variants import unified
 from autotune.records import Header
 
 MOST_VARIANTS = 64
-"""More would be hours of compilation that somebody has asked for by mistake."""
+"""More would be hours of compilation, asked for by mistake."""
 
 
 @dataclass(frozen=True, slots=True)

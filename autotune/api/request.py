@@ -42,11 +42,11 @@ Note: TypeAlias = "Callable[[str], None]"
 
 
 def silent(text: str) -> None:
-    """Nobody wants to know."""
+    """No progress callback."""
 
 
 def never() -> bool:
-    """Nobody stops it."""
+    """No request to stop."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""⑪ The program that each task takes where nobody has measured it.
+"""⑪ Default schedules: the program of each task without a record.
 
 Drafts(plan's settings).of(dags) ─► candidates
 

@@ -5,7 +5,7 @@
     the error of the network > max_error ─► the products that gain least go back to float32
 
 Every attempt is a whole network with its casts, compiled and checked: errors of tasks do not add
-up, and what rounding a tensor costs depends on who reads it.
+up, and the cost of rounding a tensor depends on its readers.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def batchable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | st
 
 
 def why_not(feed: Arrays, padding: Padding) -> str:
-    """Why these inputs may not be padded; empty if they may be."""
+    """Reason why these inputs may not be padded; empty if they may be."""
     lengths = {feed[name].shape[axis] for name, axis in padding.inputs.items()}
     if len(lengths) > 1 or min(lengths) < padding.least:
         return f"inputs have {', '.join(map(str, sorted(lengths)))} of '{padding.dimension}'"

@@ -43,7 +43,7 @@ Progress: TypeAlias = Callable[[str], AbstractContextManager[OnProgress]]
 
 @contextmanager
 def no_progress(what: str) -> Iterator[OnProgress]:
-    """Nobody watches."""
+    """No progress callback."""
     yield lambda n_done, n_all: None
 
 
