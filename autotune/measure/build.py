@@ -38,7 +38,7 @@ def build_program(
 ) -> BuiltProgram:
     """Lower and compile one candidate, for inputs and outputs as a network stores them.
 
-    `overwritten`: by task, the inputs that nobody needs afterwards. The result lies in the place of
+    `overwritten`: by task, the inputs that are dead afterwards. The result lies in the place of
     the first one where the program can do that. `dense`: by task, inputs and outputs whose rows are
     not padded.
     """

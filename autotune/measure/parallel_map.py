@@ -68,7 +68,7 @@ def parallel_map(
 
 
 def _taken(todo: Todo[A]) -> Iterator[tuple[int, A]]:
-    """Arguments that nobody works on yet, one by one; threads share `todo`."""
+    """Arguments that no thread has taken yet, one by one; threads share `todo`."""
     while True:
         try:
             yield todo.popleft()

@@ -73,7 +73,7 @@ def are_faster(alone: Sequence[float], together: Sequence[float]) -> bool | None
     """Whether two threads do more than one; None where the machine was too busy to tell.
 
     What disturbs makes a rate lower, never higher, so the best of each counts, where half of them
-    are nearly as good. 0 is the rate of who was interrupted.
+    are nearly as good. 0 is the rate of an interrupted thread.
     """
     for rates in (alone, together):
         if 2 * sum(rate > _REPEATED * max(rates) for rate in rates) < max(1, len(rates)):

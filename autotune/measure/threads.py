@@ -12,7 +12,7 @@ from autotune.threads import Threads, usable_threads
 
 
 def default_threads(most: int | None = None) -> int:
-    """The number of threads for whoever was not given one, `most` at most."""
+    """The default number of threads, `most` at most."""
     return explained_threads(most).n
 
 
