@@ -1,4 +1,4 @@
-"""⑥ Programs that the analytical cost model chooses alone, for tasks that nobody has measured."""
+"""⑥ Default schedules: chosen by the analytical cost model alone, for tasks without a record."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ class _Walk:
         )
 
     def _unit(self) -> TileUnit | None:
-        """Whose registers hold the accumulators, if they are matrices."""
+        """Tile unit whose registers hold the accumulators, if they are matrices."""
         units = (f.unit for f in self.target.isa.forms if f.unit)
         return next(units, None) if self.stage.has_tile else None
 

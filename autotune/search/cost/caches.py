@@ -61,7 +61,7 @@ class Caches:
 
         The body of loop d fits a cache when its footprint does; then each tensor moves once per
         run of loop d, over all runs of the loops outside it. A local buffer that fits is no
-        traffic at all: who fills it finds and leaves it there.
+        traffic at all: its producer finds and leaves it there.
         """
         feet = self._total(p.n_bytes for p in self._parts)
         crowded = self._total(p.crowded for p in self._parts)

@@ -74,7 +74,7 @@ class Ranker:
         """Add measured candidates of a task: features [n, n_features] and seconds [n].
 
         Whenever enough is new, training is due: on what was known then, so how the samples were
-        batched makes no difference, but not before somebody asks, so a long log is trained on once.
+        batched makes no difference, but not before a prediction, so a long log is trained on once.
         With `featurise`, rows become features when they are trained on, many at a time.
         """
         for row, seconds in zip(rows, latency_s, strict=True):

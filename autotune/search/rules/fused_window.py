@@ -1,4 +1,4 @@
-"""⑥ A window computed inside the blocks of the reduction that reads it point by point.
+"""⑥ Fused producer: a window computed inside the blocks of the reduction that reads it.
 
     data → reduction over a small window (depthwise, pooling) → pointwise → reduction → pointwise
 

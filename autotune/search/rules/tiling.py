@@ -94,7 +94,7 @@ def root_and_anchor(state: State, name: str) -> tuple[Compute, Compute] | None:
 
 
 def anchor_of(state: State, op: Compute) -> Compute | None:
-    """The one reduction that `op` consumes point by point and nobody else reads."""
+    """The one reduction that `op` consumes point by point, as its single consumer."""
     found = []
     for name in {x.tensor.name for x in op.reads}:
         producer = state.dag[name]
@@ -214,7 +214,7 @@ def _window_axes(op: Compute, anchor: Compute) -> list[str]:
 
 
 def _producers(state: State, anchor: Compute) -> list[str]:
-    """The computations that nobody but `anchor` reads."""
+    """The computations whose single consumer is `anchor`."""
     found = (state.dag[n] for n in dict.fromkeys(x.tensor.name for x in anchor.reads))
     return [
         r.name
