@@ -2,8 +2,8 @@
 
 One writer at a time (an exclusive lock that dies with its process). A log has a name only once its
 header is in it. Every measurement is written as soon as it is there, every batch ends with an
-fsync, and a last line that a kill cut off is removed on opening. A log that somebody deletes,
-replaces or cuts off while it is written is noticed, and saved under another name.
+fsync, and a last line that a kill cut off is removed on opening. A log that is deleted,
+replaced or cut off while it is written is noticed, and saved under another name.
 """
 
 from __future__ import annotations

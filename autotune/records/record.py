@@ -145,7 +145,7 @@ class MeasureRecord:
     `default_estimate_s`: only of the default program of its task, the one that an untuned network
     takes: the seconds that the analytical cost model expects.
 
-    The steps stay text until somebody asks for them, so that a log of 100,000 records loads fast
+    The steps stay text until they are asked for, so that a log of 100,000 records loads fast
     and two candidates are compared by comparing strings.
     """
 
