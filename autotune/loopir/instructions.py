@@ -1,6 +1,4 @@
-"""④ Pass `instructions`: the loops that a schedule annotates become single instructions.
-
-The field calls it tensorize, and the instructions tensor intrinsics:
+"""④ Pass `instructions` (tensorize): annotated loops become single instructions, tensor intrinsics.
 
     vectorize c in 16: dot t in 4: acc[c] += int32(x[4·k + t]) * int32(w[k, c, t])
     ->  vectorize c in 16: vpdpbusd: …

@@ -1,4 +1,4 @@
-"""④ Pass `peel`: the last iteration of a loop is split off where it alone needs a condition.
+"""④ Pass `peel` (loop peeling): a last iteration is split off where it alone needs a condition.
 
     for k in 24: acc[r] += select(min(k·64, 1436) + r < k·64, 0, x[min(k·64, 1436) + r])
     ->  for k in 23: acc[r] += x[k·64 + r];   acc[r] += select(r < 36, 0, x[1436 + r])
