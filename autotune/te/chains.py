@@ -102,7 +102,7 @@ def matches(consumer: Compute, op: Compute) -> bool:
 
 
 def only_producer(dag: ComputeDAG, op: Compute) -> Compute | None:
-    """The one computation that `op` reads, if nobody else does and it is no output."""
+    """The one computation that `op` reads, if `op` is its single consumer and it is no output."""
     names = {x.tensor.name for x in op.reads}
     found = [c for c in dag.computes if c.name in names]
     if len(found) != 1 or dag.consumers(found[0].name) != (op,) or found[0].name in dag.outputs:

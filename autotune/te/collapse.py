@@ -1,4 +1,4 @@
-"""② Fewer, longer axes: extents of 1 vanish, neighbours merge where nothing tells them apart.
+"""② Axis coalescing: extents of 1 vanish, neighbours merge where nothing tells them apart.
 
     conv[n<1, h<56, w<56, o<64] = sum(x[n, h+kh, w+kw, i] * w[kh, kw, i, o], kh<1, kw<1, i<64)
  -> conv[hw<3136, o<64]         = sum(x[hw, i] * w[i, o], i<64)

@@ -17,7 +17,7 @@
 Nodes are frozen; the functions `add`, `mul`, … fold constants, the classes do not. Integer `div`
 does not exist: indices use `floordiv`/`mod`, which round towards minus infinity as in Python, by
 positive constants; data have `quot`/`rem` by anything.
-An index may hold Loads (of tensors of indices); who writes one sees to it that it stays inside.
+An index may hold Loads (of tensors of indices); its author keeps it within bounds.
 """
 
 from __future__ import annotations

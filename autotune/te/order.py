@@ -3,9 +3,9 @@
     pad[h, w, c]  = x[c, h - 3, w - 3]           conv[…] += pad[2·h + kh, 2·w + kw, i] * …
  -> pad[c, h, w]  = x[c, h - 3, w - 3]           conv[…] += pad[i, 2·h + kh, 2·w + kw] * …
 
-Then whole vectors are moved, and who takes one element for all lanes does not mind where it lies.
-Who takes different elements in each lane does, so a tensor stays as it is when somebody reads its
-innermost dimension along an innermost axis.
+Then whole vectors are moved, and readers that broadcast one element to all lanes cost the same.
+Readers with different elements in each lane would gather, so a tensor stays as it is when its
+innermost dimension is read along an innermost axis.
 """
 
 from __future__ import annotations
