@@ -10,7 +10,7 @@ from autotune.records.record import Log
 
 
 class StopReason(StrEnum):
-    """Why a session ended; written to the log."""
+    """Reason for the end of a session; written to the log."""
 
     TRIALS = "trials"
     TIME = "time"
@@ -21,7 +21,7 @@ class StopReason(StrEnum):
 
 
 class TaskStop(StrEnum):
-    """Why a task gets no more trials; written to the log.
+    """Reason for no more trials of a task; written to the log.
 
     `at_bound`: within a few percent of what is physically possible. `no_gain`: nothing better than
     noise for long. `exhausted`: nothing left to try. `invalid`: nothing works. `beaten`: its

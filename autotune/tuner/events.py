@@ -101,7 +101,7 @@ class FinalistsMeasured:
 
 @dataclass(frozen=True, slots=True)
 class NoiseNoticed:
-    """Somebody else uses the machine; told once in a session."""
+    """Co-tenants use the machine; told once in a session."""
 
     noise: Noise
 

@@ -133,7 +133,7 @@ class Scheduler:
         self.states[key].exhausted = True
 
     def stopped(self, state: TaskState) -> TaskStop | None:
-        """Why a task gets no more trials, or None: what was measured decides, nothing else."""
+        """Reason for no more trials of a task, or None: a function of its measurements alone."""
         if state.best_s is None:
             gives_up = state.exhausted or state.n_trials >= _INVALID_BATCHES * self._batch
             return TaskStop.INVALID if gives_up else None
@@ -146,7 +146,7 @@ class Scheduler:
         return TaskStop.NO_GAIN if state.stale >= _CONVERGED * self._patience else None
 
     def stops(self) -> dict[str, TaskStop]:
-        """Why each task that has stopped did so, by key."""
+        """Reasons of the stopped tasks, by key."""
         found = {key: self.stopped(state) for key, state in self.states.items()}
         return {key: stop for key, stop in found.items() if stop is not None}
 

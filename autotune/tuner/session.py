@@ -373,7 +373,7 @@ class Session:
         return self.ledger.seconds.split(self.model.train_s if self.model else 0.0)
 
     def _stops(self, reason: StopReason) -> dict[str, TaskStop]:
-        """Why each task gets no more trials; an interrupt is no reason."""
+        """Reasons for no more trials, by task; an interrupt is none."""
         stops = self.scheduler.stops()
         if reason in (StopReason.TRIALS, StopReason.TIME):
             stops = dict.fromkeys(self.scheduler.states, TaskStop.BUDGET) | stops
