@@ -127,7 +127,7 @@ def host_features() -> dict[str, bool]:
 
 
 def _llvm() -> Any:
-    """Imported late: whoever runs compiled networks does without it."""
+    """Imported late: compiled networks run without it."""
     import llvmlite.binding
 
     return llvmlite.binding

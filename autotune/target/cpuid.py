@@ -98,7 +98,7 @@ class _Registers:
         return self._raw(leaf, subleaf)
 
     def saved(self) -> int:
-        """XCR0: the registers that the system saves; 0 where nobody can ask for them."""
+        """XCR0: the registers that the system saves; 0 without the instruction for it."""
         return int(self._saved()) if self.leaf(1)[ECX] >> _OSXSAVE & 1 else 0
 
     def _raw(self, leaf: int, subleaf: int) -> tuple[int, ...]:
@@ -113,7 +113,7 @@ class _Registers:
 def features() -> Mapping[str, bool]:
     """Known features, and whether this CPU and its system have them; empty on other than x86.
 
-    Raises OSError where the system lets nobody make memory executable.
+    Raises OSError where the system forbids executable memory.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return {}
