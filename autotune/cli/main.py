@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         try:
             return _report(_with_command(error, arguments))
-        except BrokenPipeError:  # nobody reads stderr either
+        except BrokenPipeError:  # stderr has no reader either
             return _report(SystemExit())
 
 

@@ -32,7 +32,7 @@ def end_at_signals() -> None:
     """From now on, SIGHUP, SIGINT and SIGTERM end the process: one line, and the exit code.
 
     A SIGHUP that is ignored, as `nohup` sets it, stays so. (Shells ignore SIGINT for what they run
-    in the background, but whoever sends it means it.)
+    in the background, but its sender means it.)
     """
     for kind in _heeded():
         signal.signal(kind, lambda number, _: end_now(number))

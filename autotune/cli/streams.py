@@ -1,7 +1,7 @@
 """⑪ Standard streams that are closed, full, or cannot hold every character.
 
-Data that cannot be written is an error. What is said on stderr to nobody is not: a session goes on
-when its terminal is gone. A pipe that nobody reads ends the command, with an exit code of its own.
+Data that cannot be written is an error. A message on a closed stderr is not: a session goes on
+when its terminal is gone. A pipe without a reader ends the command, with an exit code of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def settle_streams() -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Nobody reads any more, or nothing can be written: from now on it goes nowhere."""
+    """The reader is gone, or nothing can be written: from now on it goes nowhere."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -60,7 +60,7 @@ def silence(stream: TextIO) -> None:
 
 
 class _Forgiving(io.TextIOWrapper):
-    """Stderr, whose full disk or lost terminal is nobody's failure."""
+    """Stderr, whose full disk or lost terminal is no failure."""
 
     def write(self, text: str) -> int:
         try:
