@@ -33,7 +33,7 @@ _SUFFIX, _PENDING, _LOCK = ".entry", ".tmp", ".lock"
 _KEPT_SHARE = 0.8
 """Of `max_bytes`, after entries were removed: so that not every `put` has to look at all."""
 _STALE_S = 3600.0
-"""Age of a file that somebody who writes it must have given up."""
+"""Age of an unfinished file whose writer must have given up."""
 _HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
 """Locks of the callers of this code."""
 
@@ -79,7 +79,7 @@ class FileStore:
     """Files by key in `folder`, of at most about `max_bytes`: the least recently used go first.
 
     Safe in several threads and processes. The folder is made when something is put, for this user
-    alone; one that belongs to somebody else or that others may write is not used, because what is
+    alone; one of another user or that others may write is not used, because what is
     kept may be machine code.
     """
 
@@ -115,7 +115,7 @@ class FileStore:
         """The file of `key`, which counts as used now; None where there is none.
 
         For what `writing` wrote: a format that knows by itself whether it is whole. The file may go
-        at any time, but not from under somebody who has opened it.
+        at any time, but stays readable for a process that has opened it.
         """
         path = self._path(key)
         if not _is_ours(self.folder):
@@ -147,9 +147,9 @@ class FileStore:
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:
-        """Nobody else, in this process or another, is in such a block of the same key meanwhile.
+        """Lock of a key: one such block at a time, in this process and others.
 
-        Where the folder cannot be used nobody is kept out. Raises AutotuneError for who is in it
+        No lock where the folder cannot be used. Raises AutotuneError for a thread that is in it
         already, and would wait for itself.
         """
         path, held = self._path(key).with_suffix(_LOCK), _HELD.get()
@@ -209,7 +209,7 @@ class FileStore:
                     self._n_bytes -= size
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """When each entry was used last, its bytes, its file; what was given up is removed."""
+        """Time of last use, bytes and file of each entry; abandoned files are removed."""
         for path in self.folder.glob("??/*"):
             with suppress(OSError):  # another process may remove it
                 info = path.stat()

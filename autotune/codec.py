@@ -78,7 +78,7 @@ class Apart(NamedTuple):
 
 
 class Presence(Enum):
-    """When a field with a default is in JSON."""
+    """Condition under which a field with a default is in JSON."""
 
     LEFT_OUT = "not written where it is the default"
     REQUIRED = "always"

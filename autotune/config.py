@@ -139,7 +139,7 @@ def resolve(preset: str | None, options: Mapping[str, Any]) -> Resolved:
 
 def read_preset(preset: str) -> dict[str, Any]:
     """Settings of a preset by name, or of a TOML file by path."""
-    import tomllib  # whoever runs networks imports this module without it
+    import tomllib  # compiled networks run without it
 
     path = preset_path(preset)
     try:

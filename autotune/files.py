@@ -127,7 +127,7 @@ def require_place(
 ) -> None:
     """Try whether a file of `n_bytes` can be written at `path`, before time is spent on it.
 
-    `makes_folders`: whoever writes it makes the folders that are missing. Raises UsageError where
+    `makes_folders`: missing folders are made when it is written. Raises UsageError where
     there is no folder, no permission, or an input of the same command, OutputError where there is
     too little room, LogBusy for a log that is being written.
     """
@@ -179,7 +179,7 @@ def stamp(path: Path) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """Files as they were when somebody began to read them."""
+    """Files as they were when reading began."""
 
     stamps: tuple[tuple[Path, tuple[int, ...] | None], ...]
 
@@ -225,7 +225,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 class PendingFile:
-    """A file that nobody sees before it is published. Its methods raise OSError."""
+    """A file that is invisible before it is published. Its methods raise OSError."""
 
     def __init__(self, target: Path, buffering: int = -1) -> None:
         self._target = target
@@ -330,7 +330,7 @@ def _take_after(handle: int, old: Path) -> None:
 
 @contextmanager
 def _locked(path: Path, target: Path) -> Iterator[None]:
-    """Nobody else writes `target` meanwhile. Raises LogBusy."""
+    """Exclusive lock to write `target`. Raises LogBusy."""
     try:
         handle = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # not there, or write-only, and so no log

@@ -24,7 +24,7 @@ _UNIFIED = ("", "unified")
 _UNLIMITED = 1 << 60
 """Version 1 writes "no limit" as the largest multiple of a page."""
 VARIABLE = "AUTOTUNE_THREADS"
-"""The number of threads for whoever is not given one: sessions that other libraries make."""
+"""The default number of threads: for sessions that other libraries make."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,8 @@ def private_pages(n_bytes: int) -> Bytes:
 def shared_file(file: int, begin: int, n_bytes: int) -> Bytes:
     """Bytes of an open file that can only be read: all processes that map them share the memory.
 
-    They are those of the file that was opened, also once its name leads to another one. Whoever
-    shortens it takes them away: the next access beyond its end is a bus error. Raises OSError.
+    They are those of the file that was opened, also once its name leads to another one. Shortening
+    it removes them: the next access beyond its end is a bus error. Raises OSError.
     """
     first = begin - begin % mmap.ALLOCATIONGRANULARITY
     size = begin + n_bytes - first

@@ -27,7 +27,7 @@ ErrorText: TypeAlias = Annotated[
 
 
 class MeasureStatus(StrEnum):
-    """Why a candidate has times, or why it has none."""
+    """Status of a measured candidate: timed, or the reason for no time."""
 
     OK = "ok"
     SCHEDULE_ERROR = "schedule_error"

@@ -2,7 +2,7 @@
 
 As many as run all the time: CPUs that this process may use, whole CPUs of its quota, or physical
 cores, whichever are least; a core's second hyper-thread counts where it is measured to help
-(`measure.threads`). AUTOTUNE_THREADS says another number, for sessions that somebody else's library
+(`measure.threads`). AUTOTUNE_THREADS sets another number, for sessions that another library
 makes.
 """
 
@@ -31,7 +31,7 @@ class Threads:
 
 
 def unmeasured(core: frozenset[int]) -> bool:
-    """Hyper-threads that nobody has measured do not help."""
+    """Hyper-threads without a measurement do not help."""
     return False
 
 
