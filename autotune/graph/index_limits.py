@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autotune.graph.ir import Graph, Node
+from autotune.graph.operators.definition import Trait
 from autotune.graph.operators.table import operator_of
 
 
@@ -27,7 +28,7 @@ def _limited(node: Node, graph: Graph, limit: int | None) -> Iterator[tuple[str,
     """The inputs of a node that are indices if its output is one below `limit`."""
     operator = operator_of(node.op)
     indexed = operator.indexed
-    if limit is not None and operator.keeps_range:
+    if limit is not None and Trait.KEEPS_RANGE in operator.traits:
         known = [graph.constants[name] for name in node.inputs if name in graph.constants]
         if node.op == "Add":  # the sum must stay below the limit too
             limit = max(1, limit - sum(int(a.max()) for a in known if a.size))

@@ -17,7 +17,7 @@ from math import prod
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Graph, Node
-from autotune.graph.operators.definition import Fusion, Layout
+from autotune.graph.operators.definition import Fusion, Layout, Trait
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.user_operators import DEFINED
 
@@ -124,7 +124,7 @@ class _Partition:
 
     def _widens(self, node: Node) -> bool:
         """Whether a node only converts to a larger type, from what the first of its chain reads."""
-        if not operator_of(node.op).widens:
+        if Trait.WIDENS not in operator_of(node.op).traits:
             return False
         name = node.inputs[0]
         while name in self.computed_by_readers:
@@ -190,7 +190,7 @@ class _Partition:
     def _prologue_of(self, node: Node) -> Group | None:
         """The group that can become the prologue of an anchor."""
         name = self._stored(node.inputs[0])
-        if not operator_of(node.op).takes_prologue or not self._is_private(name):
+        if not operator_of(node.op).factors.takes_prologue or not self._is_private(name):
             return None
         group = self.owner[name]
         cheap = all(self._may_precede(n, node) for n in group.nodes)
@@ -199,8 +199,9 @@ class _Partition:
     def _may_precede(self, node: Node, anchor: Node) -> bool:
         """Whether an anchor can compute `node` on its first operand while it reads it."""
         operator = operator_of(node.op)
-        if operator.is_elementwise or not operator.is_cheap:
-            return operator.is_cheap
+        is_cheap = Trait.CHEAP in operator.traits
+        if operator.is_elementwise or not is_cheap:
+            return is_cheap
         is_narrow = self.graph.types[anchor.inputs[0]].dtype in _NARROW
         if is_narrow and operator.layout is Layout.TRANSPOSE and _moves_last(node):
             return False  # what one instruction multiplies lies side by side
@@ -213,7 +214,7 @@ class _Partition:
         """Reuse of an element by a depthwise or pooling window; 0 for other operators."""
         if node.attrs.get("kind") == "depthwise":
             window = self.graph.shape(node.inputs[1])[:-1]
-        elif operator_of(node.op).weight_input is None and "kernel_shape" in node.attrs:
+        elif operator_of(node.op).factors.weight_input is None and "kernel_shape" in node.attrs:
             window = node.attrs["kernel_shape"]
         else:
             return 0

@@ -10,8 +10,8 @@ import numpy as np
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, unsupported
-from autotune.graph.operators.definition import Operand, Scope
-from autotune.graph.operators.table import dtypes_of, operator_of
+from autotune.graph.operators.definition import Operand, Scope, Trait
+from autotune.graph.operators.table import operator_of
 from autotune.graph.partition import Group
 from autotune.graph.passes.precision import narrowable
 from autotune.graph.refusals import naming
@@ -45,7 +45,7 @@ def undefined(graph: Graph, node: Node) -> UnsupportedOperator | None:
     if not operator.is_defined:
         return unsupported(node, graph)
     types = {graph.types[n].dtype for n in (*node.inputs, node.output) if n}
-    dtype = min(types - set(dtypes_of(operator)), default="")
+    dtype = min(types - operator.dtypes, default="")
     return unsupported(node, graph, f"type {dtype}") if dtype else None
 
 
@@ -210,7 +210,7 @@ class _Builder:
     def _external(self, node: Node, slot: int, name: str, value: Array | None) -> Operand:
         kind = self.graph.types[name]
         operator = operator_of(node.op)
-        roles, is_weight = operator.roles, slot == operator.weight_input
+        roles, is_weight = operator.roles, slot == operator.factors.weight_input
         shape = (kind.shape if is_weight else self._spread(kind.shape)) or (1,)
         if value is None:
             role = roles[slot] if slot < len(roles) else "y"
@@ -218,7 +218,7 @@ class _Builder:
             tensor = self.scope.placeholder(role, shape, dtype=kind.dtype)
             self.inputs[tensor.name] = name
             return tensor
-        if value.size == 1 and operator.scalar_is_literal:
+        if value.size == 1 and Trait.LITERALS in operator.traits:
             return Const(value.reshape(-1)[0].item(), kind.dtype)
         role = roles[slot] if slot < len(roles) else operator.constant_role
         tensor = self.scope.placeholder(role, shape, constant=True, dtype=kind.dtype)
@@ -236,7 +236,7 @@ class _Builder:
 
     def _chain_first(self, node: Node) -> Node:
         """Commutative operators with the operand that this group computes first."""
-        if not operator_of(node.op).is_commutative or len(node.inputs) != 2:
+        if Trait.COMMUTATIVE not in operator_of(node.op).traits or len(node.inputs) != 2:
             return node
         a, b = node.inputs
         return replace(node, inputs=(b, a)) if b in self.tensors and a not in self.tensors else node

@@ -19,7 +19,7 @@ from math import prod
 
 from autotune.graph.ir import OPSET, Editor, Graph, Node, TensorType
 from autotune.graph.operators.definition import Layout
-from autotune.graph.operators.table import dtypes_of, operator_of
+from autotune.graph.operators.table import operator_of
 from autotune.graph.partition import Group
 from autotune.graph.passes.pipeline import Form
 from autotune.graph.reader.inference import Inference
@@ -102,8 +102,8 @@ def is_standard(graph: Graph, node: Node) -> bool:
 def is_resolved(graph: Graph, node: Node, form: Form) -> bool:
     """Whether an operator has a definition that applies to a node in this form."""
     operator = operator_of(node.op)
-    dtypes = dtypes_of(operator)
-    if operator.define is None or any(graph.types[n].dtype not in dtypes for n in node.inputs if n):
+    dtypes = {graph.types[n].dtype for n in node.inputs if n}
+    if operator.define is None or not dtypes <= operator.dtypes:
         return False
     if form is Form.ONNX and operator.layout is Layout.SPATIAL:
         return False

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Editor, Node, Shape
+from autotune.graph.ir import Node, Shape, TensorType
 from autotune.graph.operators.definition import (
     POINT,
     Attrs,
     Operands,
     Operator,
     Scope,
+    Types,
     axes_of,
+    dtype_named,
     read,
     tensor,
+    typed,
 )
 from autotune.graph.operators.elementwise import of_formula
 from autotune.graph.rewriter import Rewriter
@@ -27,8 +30,8 @@ def _shift(attrs: Attrs, a: Expr, b: Expr) -> Expr:
     return binary("shl" if attrs["direction"] == "LEFT" else "shr", a, b)
 
 
-def _check_direction(editor: Editor, node: Node) -> str:
-    found = node.attrs.get("direction", "")
+def _check_direction(rw: Rewriter) -> str:
+    found = rw.attr("direction", "")
     return "" if found in ("LEFT", "RIGHT") else f"direction '{found}'"
 
 
@@ -37,7 +40,7 @@ def _bit_cast(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
 
     No float is computed in the same subgraph: the last bit of one decides a whole integer.
     """
-    x, to = tensor(operands, 0), _named(node.attrs["to"]) or ""
+    x, to = tensor(operands, 0), dtype_named(node.attrs["to"])
     axes = axes_of(x.shape) or POINT
     wide = "uint8" if to == BOOL else to
     bits = read(x, axes) if x.dtype == wide else call(f"bits_as_{wide}", read(x, axes))
@@ -51,22 +54,18 @@ def _check_bits(rw: Rewriter) -> None:
         raise rw.refuse(f"it reads {source} as {goal}")
 
 
-def _named(number: int) -> str | None:
-    """The type of a number of ONNX; None for one that no program computes with."""
-    return next((d.name for d in DTYPES.values() if d.onnx == number), None)
+def _type(rw: Rewriter) -> Types:
+    dtype = dtype_named(rw.node.attrs["to"])
+    if not dtype:
+        raise rw.refuse("its result is of another type")
+    return [TensorType(rw.kind(0).shape, dtype)]
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "BitShift": of_formula(_shift, any_type=True, precondition=_check_direction),
+    "BitShift": of_formula(_shift, typing=typed(before=_check_direction)),
     **{
-        op: of_formula(lambda attrs, a, b, name=name: binary(name, a, b), any_type=True)
+        op: of_formula(lambda attrs, a, b, name=name: binary(name, a, b))
         for op, name in _OPERATIONS.items()
     },
-    "BitCast": Operator(
-        define=_bit_cast,
-        any_type=True,
-        shape=lambda editor, node: editor.types[node.inputs[0]].shape,
-        dtype=lambda editor, node: _named(node.attrs["to"]),
-        canonical=_check_bits,
-    ),
+    "BitCast": Operator(define=_bit_cast, typing=typed(own=_type), canonical=_check_bits),
 }

@@ -14,20 +14,24 @@ Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from math import gcd, prod
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape, malformed
+from autotune.graph.ir import Array, Node, Shape, TensorType, malformed
 from autotune.graph.operators.definition import (
     POINT,
+    Factors,
     Operands,
     Operator,
     Scope,
+    Types,
     axes_of,
     optional,
+    require,
     tensor,
+    typed,
 )
 from autotune.graph.operators.gather import check_indices, chosen, extents_along
 from autotune.graph.operators.integer_blocks import block_product, takes_integers
@@ -132,11 +136,11 @@ def _unpacked(packed: Array, bits: int) -> Array:
     return wide
 
 
-def _product_shape(editor: Editor, node: Node) -> Shape | None:
-    data, k = editor.types[node.inputs[0]].shape, node.attrs.get("K", 0)
+def _product_type(rw: Rewriter) -> Types:
+    data, k = rw.kind(0).shape, rw.attr("K", 0)
     if not data or data[-1] != k:
-        raise malformed(node, f"K is {k} for data of {data}")
-    return (*data[:-1], node.attrs.get("N", 0))
+        raise malformed(rw.node, f"K is {k} for data of {data}")
+    return [TensorType((*data[:-1], rw.attr("N", 0)), rw.kind(0).dtype)]
 
 
 # --- values of bitsandbytes -------------------------------------------------------------------
@@ -260,35 +264,26 @@ def _n_packed(rw: Rewriter) -> int:
     return out[-1] // data[-1] if out and data[-1] else 1
 
 
-def _gather_shape(editor: Editor, node: Node) -> Shape | None:
-    kind, index = (editor.types[n] for n in node.inputs[:2])
-    bits = node.attrs.get("bits", 4)
+def _gather_type(rw: Rewriter) -> Types:
+    kind, index = (rw.types[n] for n in rw.node.inputs[:2])
+    bits = rw.attr("bits", 4)
     n_packed = 8 // bits if kind.dtype == "uint8" and bits in _BITS else 1
-    axis = node.attrs.get("gather_axis", 0) % len(kind.shape)
+    axis = rw.attr("gather_axis", 0) % len(kind.shape)
     data = (*kind.shape[:-1], kind.shape[-1] * n_packed)
-    return (*data[:axis], *index.shape, *data[axis + 1 :])
-
-
-def _scale_type(editor: Editor, node: Node) -> str | None:
-    return editor.types[node.inputs[2]].dtype
-
-
-def _check_index(editor: Editor, node: Node) -> str:
-    axis = node.attrs.get("gather_axis", 0)
-    return check_indices(editor, replace(node, attrs={"axis": axis}))
+    require(rw, partial(check_indices, axis=axis))
+    return [TensorType((*data[:axis], *index.shape, *data[axis + 1 :]), rw.kind(2).dtype)]
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "com.microsoft.MatMulNBits": Operator(canonical=_n_bits, shape=_product_shape),
-    "com.microsoft.MatMulBnb4": Operator(canonical=_bnb4, shape=_product_shape),
+    "com.microsoft.MatMulNBits": Operator(canonical=_n_bits, typing=typed(own=_product_type)),
+    "com.microsoft.MatMulBnb4": Operator(canonical=_bnb4, typing=typed(own=_product_type)),
     "com.microsoft.GatherBlockQuantized": Operator(
-        canonical=_gather, shape=_gather_shape, dtype=_scale_type, check=_check_index
+        canonical=_gather, typing=typed(own=_gather_type)
     ),
     "GatherBlocks": Operator(
         define=_define_gather,
-        any_type=True,
         roles=("table", "index", "scale", "zero"),
-        weight_input=0,
+        factors=Factors(weight_input=0),
         indexed=extents_along,
     ),
 }

@@ -18,18 +18,22 @@ from functools import reduce
 import numpy as np
 
 from autotune.errors import ModelError
-from autotune.graph.ir import Array, Editor, Node, Shape, unsupported
+from autotune.graph.ir import Array, Node, Shape, TensorType
 from autotune.graph.operators.definition import (
     POINT,
+    Factors,
     Operands,
     Operator,
     Scope,
+    Types,
+    accumulator_of,
     biased,
     optional,
     product_of,
     repeats_along,
     shape_text,
     tensor,
+    typed,
 )
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Axis, Expr, Reduce, Tensor, idx, mul
@@ -87,12 +91,12 @@ def _gemm(rw: Rewriter) -> None:
     rw.returns(y)
 
 
-def _check_addend(editor: Editor, node: Node) -> str:
+def _check_addend(rw: Rewriter) -> str:
     """C of Gemm repeats along the result, which it does not widen."""
-    out = editor.types[node.output].shape
-    name = node.inputs[-1]
-    addend = editor.types[name].shape if name else ()
-    if len(node.inputs) < 3 or repeats_along(addend, out):
+    out = rw.type.shape
+    name = rw.node.inputs[-1]
+    addend = rw.types[name].shape if name else ()
+    if len(rw.node.inputs) < 3 or repeats_along(addend, out):
         return ""
     return f"an operand of {shape_text(addend)} for a result of {shape_text(out)}"
 
@@ -136,7 +140,7 @@ def _einsum_index(labels: str, shape: Shape, axes: Mapping[str, Axis]) -> tuple[
 
 def _pairwise(rw: Rewriter) -> None:
     """Einsum -> one of labels for one or two operands each; see the module."""
-    *sources, result = _labels(rw.editor, rw.node)
+    *sources, result = _labels(rw)
     name, so_far = rw.input(0), sources[0]
     if len(sources) == 1:
         rw.result("Einsum", name, labels=f"{so_far} {result}")
@@ -145,19 +149,19 @@ def _pairwise(rw: Rewriter) -> None:
         later = {*result, *"".join(sources[n:])}
         kept = "".join(a for a in dict.fromkeys(so_far + found) if a in later)
         kept = result if n == len(sources) else kept
-        extents = _extents(rw.editor, ((name, so_far), (other, found)))
+        extents = _extents(rw, ((name, so_far), (other, found)))
         labels, shape = f"{so_far} {found} {kept}", [extents[a] for a in kept]
         name, so_far = rw("Einsum", name, other, shape=shape, labels=labels), kept
     rw.returns(name)
 
 
-def _labels(editor: Editor, node: Node) -> list[str]:
+def _labels(rw: Rewriter) -> list[str]:
     """Labels of every operand, then of the result; without `->` those that occur once, sorted."""
-    left, arrow, right = node.attrs["equation"].replace(" ", "").partition("->")
+    left, arrow, right = rw.node.attrs["equation"].replace(" ", "").partition("->")
     sources = left.split(",")
-    ranks = [len(editor.types[name].shape) for name in node.inputs]
+    ranks = [len(rw.types[name].shape) for name in rw.node.inputs]
     if len(sources) != len(ranks):
-        raise _malformed(node, f"it is for {len(sources)} operands, there are {len(ranks)}")
+        raise _malformed(rw.node, f"it is for {len(sources)} operands, there are {len(ranks)}")
     n_dots = [
         rank - len(source.replace("...", "")) if "..." in source else 0
         for rank, source in zip(ranks, sources, strict=True)
@@ -167,12 +171,12 @@ def _labels(editor: Editor, node: Node) -> list[str]:
         for source, rank, n in zip(sources, ranks, n_dots, strict=True)
     )
     if not all(fits):
-        raise _malformed(node, "its labels are not as many as the dimensions of an operand")
+        raise _malformed(rw.node, "its labels are not as many as the dimensions of an operand")
     if arrow and "..." not in right and max(n_dots) > 0:
-        raise _malformed(node, "its result lacks the ellipsis of its operands")
+        raise _malformed(rw.node, "its result lacks the ellipsis of its operands")
     unused = "".join(a for a in string.ascii_uppercase + string.ascii_lowercase if a not in left)
     if max(n_dots) > len(unused):
-        raise unsupported(node, editor.graph, "its operands have too many dimensions")
+        raise rw.refuse("its operands have too many dimensions")
     dots = unused[: max(n_dots)]
     if not arrow:
         counts = Counter(left.replace("...", "").replace(",", ""))
@@ -181,18 +185,18 @@ def _labels(editor: Editor, node: Node) -> list[str]:
     return [*full, right.replace("...", dots)]
 
 
-def _einsum_shape(editor: Editor, node: Node) -> Shape:
-    """The shape of the result. Raises ModelError for labels that do not fit to the operands."""
-    *sources, result = _labels(editor, node)
-    extents = _extents(editor, tuple(zip(node.inputs, sources, strict=True)))
-    for name, source in zip(node.inputs, sources, strict=True):
-        pairs = zip(source, editor.types[name].shape, strict=True)
+def _einsum_type(rw: Rewriter) -> Types:
+    """The type of the result. Raises ModelError for labels that do not fit to the operands."""
+    *sources, result = _labels(rw)
+    extents = _extents(rw, tuple(zip(rw.node.inputs, sources, strict=True)))
+    for name, source in zip(rw.node.inputs, sources, strict=True):
+        pairs = zip(source, rw.types[name].shape, strict=True)
         wrong = next((a for a, n in pairs if n not in (1, extents[a])), None)
         if wrong is not None:
-            raise _malformed(node, f"'{wrong}' stands for different extents")
+            raise _malformed(rw.node, f"'{wrong}' stands for different extents")
     if len(set(result)) != len(result) or any(a not in extents for a in result):
-        raise _malformed(node, "its result repeats a label, or has one that no operand has")
-    return tuple(extents[a] for a in result)
+        raise _malformed(rw.node, "its result repeats a label, or has one that no operand has")
+    return [TensorType(tuple(extents[a] for a in result), rw.kind(0).dtype)]
 
 
 def _malformed(node: Node, reason: str) -> ModelError:
@@ -202,31 +206,42 @@ def _malformed(node: Node, reason: str) -> ModelError:
     )
 
 
-def _extents(editor: Editor, operands: tuple[tuple[str, str], ...]) -> dict[str, int]:
+def _extents(rw: Rewriter, operands: tuple[tuple[str, str], ...]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, source in operands:
-        for label, extent in zip(source, editor.types[name].shape, strict=True):
+        for label, extent in zip(source, rw.types[name].shape, strict=True):
             found[label] = extent if found.get(label, 1) == 1 else found[label]
     return found
 
 
+def _product_type(rw: Rewriter) -> Types:
+    """That of a matrix product, batches broadcast; vectors lose their dimension."""
+    a, b = rw.kind(0), rw.kind(1)
+    left = a.shape if not rw.attr("trans_a", 0) else (*a.shape[:-2], a.shape[-1], a.shape[-2])
+    right = b.shape if not rw.attr("trans_b", 0) else (*b.shape[:-2], b.shape[-1], b.shape[-2])
+    batch = np.broadcast_shapes(left[:-2], right[:-2])
+    shape = (*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ()))
+    return [TensorType(shape, accumulator_of(a.dtype, b.dtype))]
+
+
 OPERATORS: Mapping[str, Operator] = {
     "MatMul": Operator(
-        n_narrow=2,
+        typing=typed(fallback=_product_type),
+        factors=Factors(
+            weight_input=1, channel_axis=-1, n_narrow=2, takes_prologue=True, n_terms=row_length
+        ),
         define=_matmul,
-        takes_prologue=True,
         roles=("x", "weight", "bias"),
-        weight_input=1,
-        channel_axis=-1,
-        any_type=True,
-        n_terms=row_length,
     ),
-    "Gemm": Operator(canonical=_gemm, weight_input=1, check=_check_addend, n_terms=row_length),
+    "Gemm": Operator(
+        canonical=_gemm,
+        factors=Factors(weight_input=1, n_terms=row_length),
+        typing=typed(_check_addend),
+    ),
     "Einsum": Operator(
         define=_einsum,
-        any_type=True,
         canonical=_pairwise,
-        shape=_einsum_shape,
-        n_terms=lambda given: max(int(a.size) for a in given),
+        typing=typed(own=_einsum_type),
+        factors=Factors(n_terms=lambda given: max(int(a.size) for a in given)),
     ),
 }

@@ -14,23 +14,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from autotune.errors import ModelError
-from autotune.graph.ir import Array, Editor, Node, Shape
+from autotune.graph.ir import Array, Node, Shape, TensorType
 from autotune.graph.limits import check_constant
 from autotune.graph.operators.definition import (
     Attrs,
+    Factors,
     Layout,
     Operands,
     Operator,
     Scope,
+    Types,
     biased,
     optional,
     product_of,
     shape_text,
     tensor,
+    typed,
 )
 from autotune.graph.operators.windows import Window, check_window, space_axes
 from autotune.graph.rewriter import Rewriter
@@ -78,10 +82,10 @@ def _live_taps(rw: Rewriter) -> None:
 # --- checks -----------------------------------------------------------------------------------
 
 
-def _check_weights(editor: Editor, node: Node, is_transposed: bool = False) -> str:
+def _check_weights(rw: Rewriter, is_transposed: bool = False) -> str:
     """Weights (out, in/groups, …kernel…) fit to the data; transposed: (in, out/groups, …)."""
-    data, weights = (editor.types[n].shape for n in node.inputs[:2])
-    groups = node.attrs.get("group", 1)
+    data, weights = (rw.types[n].shape for n in rw.node.inputs[:2])
+    groups = rw.attr("group", 1)
     if groups < 1 or len(data) < 2 or len(weights) < 2:
         return f"{groups} groups, data {data} and weights {weights}"
     fits = weights[1] * groups == data[1] and weights[0] % groups == 0
@@ -89,38 +93,35 @@ def _check_weights(editor: Editor, node: Node, is_transposed: bool = False) -> s
         fits = weights[0] == data[1] and data[1] % groups == 0
     if not fits:
         return f"{groups} groups, {data[1]} channels and weights {weights}"
-    return check_window(editor, node, weights[2:], is_transposed)
+    return check_window(rw, weights[2:], is_transposed)
 
 
-def _check_transposed(editor: Editor, node: Node) -> str:
-    return _check_weights(editor, node, is_transposed=True)
-
-
-def _check_bias(editor: Editor, node: Node) -> str:
+def _check_bias(rw: Rewriter) -> str:
     """A bias has an element for every channel of the result."""
-    channels = editor.types[node.output].shape[1]
-    if len(node.inputs) < 3 or not node.inputs[2]:
+    channels = rw.type.shape[1]
+    if len(rw.node.inputs) < 3 or not rw.node.inputs[2]:
         return ""
-    bias = editor.types[node.inputs[2]].shape
+    bias = rw.kind(2).shape
     return "" if bias == (channels,) else f"a bias of {shape_text(bias)} for {channels} channels"
 
 
-def _transposed_shape(editor: Editor, node: Node) -> Shape | None:
-    """The extents of `output_shape`, or extent · stride with `auto_pad` SAME."""
-    is_same = node.attrs.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
-    shape, weight = (editor.types[n].shape for n in node.inputs[:2])
-    size = tuple(node.attrs.get("output_shape", ()))
+def _stated_type(rw: Rewriter) -> Types:
+    """Those of `output_shape`, or extent · stride with `auto_pad` SAME; else none."""
+    is_same = rw.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
+    shape, weight = (rw.types[n].shape for n in rw.node.inputs[:2])
+    size = tuple(rw.attr("output_shape", ()))
     if not size and not is_same:
-        return None
+        return []
     if not size:
-        strides = node.attrs.get("strides", (1,) * (len(shape) - 2))
+        strides = rw.attr("strides", (1,) * (len(shape) - 2))
         size = tuple(n * s for n, s in zip(shape[2:], strides, strict=True))
     if len(size) != len(shape) - 2 or min(size) < 1:
         raise ModelError(
-            f"operator 'ConvTranspose' (node '{node.name}') has output_shape {size}",
+            f"operator 'ConvTranspose' (node '{rw.node.name}') has output_shape {size}",
             "give one extent for every spatial dimension",
         )
-    return (shape[0], weight[1] * node.attrs.get("group", 1), *size)
+    channels = weight[1] * rw.attr("group", 1)
+    return [TensorType((shape[0], channels, *size), rw.kind(0).dtype)]
 
 
 def window_size(given: Sequence[Array]) -> int:
@@ -256,25 +257,21 @@ def _repeated(rw: Rewriter, bias: str, groups: int, n_phases: int) -> str:
 
 OPERATORS: Mapping[str, Operator] = {
     "Conv": Operator(
-        n_narrow=2,
+        factors=Factors(
+            weight_input=1, channel_axis=1, n_narrow=2, takes_prologue=True, n_terms=window_size
+        ),
         define=_conv,
-        takes_prologue=True,
         roles=("x", "weight", "bias"),
-        weight_input=1,
-        channel_axis=1,
         layout=Layout.SPATIAL,
-        any_type=True,
         canonical=_live_taps,
-        precondition=_check_weights,
-        check=_check_bias,
-        n_terms=window_size,
+        typing=typed(_check_bias, before=_check_weights),
     ),
     "ConvTranspose": Operator(
         canonical=_transposed_convolution,
-        precondition=_check_transposed,
-        shape=_transposed_shape,
-        check=_check_bias,
-        n_terms=window_size,
+        typing=typed(
+            _check_bias, before=partial(_check_weights, is_transposed=True), own=_stated_type
+        ),
+        factors=Factors(n_terms=window_size),
     ),
     "Col2Im": Operator(canonical=_columns_to_image),
 }

@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Editor, Node, Shape
-from autotune.graph.operators.definition import Operands, Operator, Scope, axes_of, tensor
+from autotune.graph.ir import Node, Shape
+from autotune.graph.operators.definition import (
+    Operands,
+    Operator,
+    Scope,
+    axes_of,
+    like_first,
+    tensor,
+    typed,
+)
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Axis, Const, Reduce, Tensor, compare, select
 
@@ -105,27 +112,22 @@ def _resolve(rw: Rewriter) -> None:
     rw.again(rw.input(0), axis=at)
 
 
-def _check_axis(editor: Editor, node: Node) -> str:
-    axis, rank = editor.constants.get(node.inputs[1]), len(editor.types[node.inputs[0]].shape)
+def _check_axis(rw: Rewriter) -> str:
+    axis, rank = rw.value(1), len(rw.kind(0).shape)
     at = None if axis is None or axis.size != 1 else int(axis.reshape(-1)[0])
     return f"axis {at} of {rank} dimensions" if at is not None and not -rank <= at < rank else ""
 
 
-def _record(kind: Running, **fields: Any) -> Operator:
+def _record(kind: Running) -> Operator:
     return Operator(
         define=partial(_accumulated, kind),
-        any_type=True,
         canonical=partial(_running, kind),
         resolve=_resolve,
-        check=_check_axis,
-        **fields,
+        typing=typed(_check_axis, fallback=like_first),
     )
 
 
 OPERATORS: Mapping[str, Operator] = {
     "CumSum": _record(SUM),
-    "CumProd": _record(
-        Running("CumProd", "prod", 1, "ReduceProd", "Mul"),
-        shape=lambda editor, node: editor.types[node.inputs[0]].shape,
-    ),
+    "CumProd": _record(Running("CumProd", "prod", 1, "ReduceProd", "Mul")),
 }

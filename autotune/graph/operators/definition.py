@@ -1,6 +1,6 @@
 """① Definition of an operator: its record, and the scope in which it computes.
 
-    OPERATORS = {"CumSum": Operator(define=running_sum, any_type=True, resolve=_axis_operand)}
+    OPERATORS = {"CumSum": Operator(define=running_sum, resolve=_axis_operand)}
 
 Every file of an operator family ends with such a table; `table` joins them. The reader, the passes,
 the partition and the subgraphs ask for a field of the record, never for the name of an operator,
@@ -10,16 +10,16 @@ unless they state a rewrite of that one operator.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, Flag, auto
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Array, Editor, Node, Shape
-from autotune.graph.rewriter import Rewrite
+from autotune.graph.ir import Array, Node, Shape, TensorType, malformed
+from autotune.graph.rewriter import Rewrite, Rewriter
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
 from autotune.te.expr import (
     Axis,
@@ -144,6 +144,11 @@ def biased(scope: Scope, x: Tensor, bias: Tensor | None) -> Tensor:
     return scope.compute("add", axes, read(x, axes) + read(bias, axes))
 
 
+def dtype_named(to: int | str) -> str:
+    """The type of a number of ONNX or of a name; "" for one that no program computes with."""
+    return next((d.name for d in DTYPES.values() if to in (d.onnx, d.name)), "")
+
+
 def accumulator_of(a: str, b: str) -> str:
     """The type in which products of two types are summed."""
     return min((DTYPES[a], DTYPES[b]), key=lambda dtype: dtype.bits).accumulator
@@ -235,6 +240,94 @@ class Folding(Enum):
     """It exists in a model only until it is folded."""
 
 
+class Trait(Flag):
+    """What else is true of an operator."""
+
+    CHEAP = auto()
+    """It may be recomputed inside the tiles of an anchor that reads it."""
+    WIDENS = auto()
+    """Readers may compute it themselves where its operand is smaller than its result."""
+    MOVES = auto()
+    """Its results consist of elements of its first operand (of all operands for Concat)."""
+    SELECTS = auto()
+    """Its result consists of operand elements and no computation could be fused to it."""
+    COMMUTATIVE = auto()
+    KEEPS_RANGE = auto()
+    """Integers of the result are about as large as those of the operands."""
+    LITERALS = auto()
+    """A constant of one element becomes part of the computation."""
+    AXIS_MAY_BE_RANK = auto()
+    """Attribute `axis` may name the dimension behind the last one."""
+
+
+NO_TRAITS = Trait(0)
+FLOAT32 = frozenset(("float32",))
+FLOATS = frozenset(("float32", "float64"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """How an operator reads factors: a product, a window, or a look-up in a table."""
+
+    weight_input: int | None = None
+    """Position of the weights or the table, which keep their own shape."""
+    channel_axis: int | None = None
+    """Dimension of the result over which the weights' output channels run, in ONNX's order."""
+    n_narrow: int = 0
+    """Leading operands that are stored in half precision where products are computed so."""
+    takes_prologue: bool = False
+    """Whether the anchor computes cheap operators on its first operand while it reads it."""
+    n_terms: Callable[[Sequence[Array]], int] = lambda given: 1
+    """Products that are summed for one element of the result, at most, for these operands."""
+
+
+NO_FACTORS = Factors()
+
+Types: TypeAlias = list[TensorType | None]
+"""Those of the results of a node; None for one that is not told. Empty where none is."""
+Infer: TypeAlias = Callable[..., Types]
+"""Attributes that a node leaves out -> the types that the `onnx` package infers; none for a node
+that a pass writes. Raises ModelError."""
+Typing: TypeAlias = Callable[[Rewriter, Infer], Types]
+"""The types of results. Raises ModelError where attributes and operands do not fit together."""
+Check: TypeAlias = Callable[[Rewriter], str]
+"""Fault of attributes and operands of a node; "" for none."""
+
+
+def typed(
+    after: Check | None = None,
+    *,
+    before: Check | None = None,
+    own: Callable[[Rewriter], Types] | None = None,
+    fallback: Callable[[Rewriter], Types] | None = None,
+) -> Typing:
+    """Types as the package infers them, or `own` ones where it infers less, or the `fallback` where
+    it infers none; and what it leaves to check, `before` that, and `after` it with known types."""
+
+    def typing(rw: Rewriter, infer: Infer) -> Types:
+        require(rw, before)
+        kinds = (own(rw) if own else []) or infer() or (fallback(rw) if fallback else [])
+        known = zip(rw.node.outputs, kinds, strict=False)
+        rw.types |= {name: kind for name, kind in known if name and kind is not None}
+        if kinds and all(n in rw.types for n in (*rw.node.inputs, *rw.node.outputs) if n):
+            require(rw, after)
+        return kinds
+
+    return typing
+
+
+def require(rw: Rewriter, check: Check | None) -> None:
+    """Raises ModelError where a check gives a reason."""
+    reason = check(rw) if check is not None else ""
+    if reason:
+        raise malformed(rw.node, reason)
+
+
+def like_first(rw: Rewriter) -> Types:
+    """The type of the first operand."""
+    return [rw.kind(0)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """Record of one operator. A field that is left out asks for nothing special."""
@@ -244,75 +337,37 @@ class Operator:
     """Its computation; None where a pass rewrites it into other operators."""
     formula: Formula | None = None
     """The formula of an elementwise operator."""
+    dtypes: Set[str] = frozenset(DTYPES)
+    """Types of elements that it is defined for."""
     fusion: Fusion = Fusion.ANCHOR
-    is_cheap: bool = False
-    """Whether it may be recomputed inside the tiles of an anchor that reads it."""
-    takes_prologue: bool = False
-    """Whether the anchor computes cheap operators on its first operand while it reads it."""
-    widens: bool = False
-    """Whether readers may compute it themselves where its operand is smaller than its result."""
-    moves: bool = False
-    """Whether its results consist of elements of its first operand (of all operands for Concat)."""
-    n_narrow: int = 0
-    """Leading operands that are stored in half precision where products are computed so."""
-    is_commutative: bool = False
-    any_type: bool = False
-    """Whether it is defined for all of `DTYPES`; otherwise for float32 alone."""
-    of_doubles: bool = False
-    """Whether it is defined for float64 as well, where it is not for all types."""
+    traits: Trait = NO_TRAITS
+    factors: Factors = NO_FACTORS
 
     # --- operands ---
     roles: tuple[str, ...] = ("x",)
     """Names of the placeholders of its operands in a task."""
     constant_role: str = "constant"
     """Name of the placeholder of a constant operand beyond `roles`."""
-    weight_input: int | None = None
-    """Position of the weights; they keep their own shape."""
-    scalar_is_literal: bool = False
-    """Whether a constant of one element becomes part of the computation."""
-    channel_axis: int | None = None
-    """Dimension of the result over which the weights' output channels run, in ONNX's order."""
-    selects: bool = False
-    """Whether its result consists of operand elements and no computation could be fused to it."""
-    keeps_range: bool = False
-    """Whether integers of the result are about as large as those of the operands."""
     indexed: Callable[[Node, Shape, Shape], Shape] | None = None
     """The extents that the elements of operand 1 choose from, given the shapes of both operands."""
 
     # --- passes ---
     layout: Layout = Layout.ONNX
-    default_axis: int = 0
-    """Attribute `axis` where it is left out."""
     canonical: Rewrite | None = None
     """Rewrites a node in ONNX's order of dimensions (pass `canonical`)."""
     resolve: Rewrite | None = None
     """Makes attributes of operands that are no data, on the stored layout (pass `resolve`)."""
-    is_identity: Callable[[Editor, Node], bool] | None = None
+    is_identity: Callable[[Rewriter], bool] | None = None
     """Whether a node returns its first operand."""
 
-    # --- while the model is read ---
-    precondition: Callable[[Editor, Node], str] | None = None
-    """Fault of attributes and operand shapes, before shape inference; "" for none."""
-    shape: Callable[[Editor, Node], Shape | None] | None = None
-    """The shape of the result where the `onnx` package infers less; None leaves it to that."""
-    results: Callable[[Editor, Node], Sequence[Shape]] | None = None
-    """The shapes of all results of an operator that opset 22 lacks and that has several."""
-    dtype: Callable[[Editor, Node], str | None] | None = None
-    """The type of the result of an operator that opset 22 lacks, where it is not that of its first
-    operand; None for one that no program computes with."""
-    check: Callable[[Editor, Node], str] | None = None
-    """Fault of operands after shape inference, which asks less; "" for none."""
-    completed: Callable[[Editor, Node], Node] | None = None
-    """The node with the attributes that inference needs and a model may leave out."""
-    axis_may_be_rank: bool = False
-    """Whether attribute `axis` may name the dimension behind the last one."""
+    # --- types and values ---
+    typing: Typing | None = None
+    """The types of its results, where the `onnx` package does not tell them or asks too little."""
     folding: Folding = Folding.ALWAYS
-    fold: Callable[[Editor, Node], list[Array] | None] | None = None
+    fold: Callable[[Rewriter], list[Array] | None] | None = None
     """The results where types or constants tell them without any computation."""
     evaluate: Callable[[Node, list[Array]], list[Array]] | None = None
     """The results for constant operands where the reference implementation is not used."""
-    n_terms: Callable[[Sequence[Array]], int] | None = None
-    """Products that are summed for one element of the result, at most; 1 if left out."""
 
     @property
     def is_native(self) -> bool:

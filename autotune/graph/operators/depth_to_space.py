@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from autotune.graph.ir import Editor, Node, Shape
-from autotune.graph.operators.definition import Layout, Operator
+from autotune.graph.ir import Shape
+from autotune.graph.operators.definition import Layout, Operator, typed
 from autotune.graph.rewriter import Rewriter
 
 
@@ -50,17 +50,19 @@ def _rearrange(rw: Rewriter, split: Shape, perm: Shape) -> None:
     rw.result("Reshape", rw("Transpose", apart, perm=perm))
 
 
-def _check_blocks(editor: Editor, node: Node) -> str:
+def _check_blocks(rw: Rewriter) -> str:
     """Channels (DepthToSpace) or spatial extents (SpaceToDepth) are whole blocks."""
-    shape, block = editor.types[node.inputs[0]].shape, node.attrs["blocksize"]
-    parts = [shape[1]] if node.op == "DepthToSpace" else shape[2:]
-    size = block ** len(shape[2:]) if node.op == "DepthToSpace" else block
+    shape, block = rw.kind(0).shape, rw.node.attrs["blocksize"]
+    parts = [shape[1]] if rw.node.op == "DepthToSpace" else shape[2:]
+    size = block ** len(shape[2:]) if rw.node.op == "DepthToSpace" else block
     wrong = [n for n in parts if n % size]
     return f"{wrong[0]} elements in blocks of {size}" if wrong else ""
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "DepthToSpace": Operator(canonical=_depth_to_space, check=_check_blocks),
+    "DepthToSpace": Operator(canonical=_depth_to_space, typing=typed(_check_blocks)),
     "Interleave": Operator(layout=Layout.SPATIAL, resolve=_interleave),
-    "SpaceToDepth": Operator(layout=Layout.SPATIAL, resolve=_space_to_depth, check=_check_blocks),
+    "SpaceToDepth": Operator(
+        layout=Layout.SPATIAL, resolve=_space_to_depth, typing=typed(_check_blocks)
+    ),
 }

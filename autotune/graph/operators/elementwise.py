@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from autotune.dtypes import DTYPES, is_float
-from autotune.graph.ir import Array, Editor, Node, Shape, float_array, is_denormal
+from autotune.graph.ir import Array, Node, Shape, TensorType, float_array, is_denormal
 from autotune.graph.operators.definition import (
+    FLOATS,
+    NO_TRAITS,
     Attrs,
     Formula,
     Fusion,
@@ -24,12 +26,16 @@ from autotune.graph.operators.definition import (
     Operands,
     Operator,
     Scope,
+    Trait,
+    Types,
     axes_of,
     broadcast_shape,
+    dtype_named,
     literal,
     read,
     repeats_along,
     shape_text,
+    typed,
 )
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
@@ -185,23 +191,23 @@ def _remainder(attrs: Attrs, a: Expr, b: Expr) -> Expr:
 # --- rewrites ---------------------------------------------------------------------------------
 
 
-def _is_single(editor: Editor, node: Node) -> bool:
+def _is_single(rw: Rewriter) -> bool:
     """A sum, maximum, … of one operand."""
-    return len(node.inputs) == 1
+    return len(rw.node.inputs) == 1
 
 
-def _is_same_type(editor: Editor, node: Node) -> bool:
-    return editor.types[node.inputs[0]].dtype == editor.types[node.output].dtype
+def _is_same_type(rw: Rewriter) -> bool:
+    return rw.kind(0).dtype == rw.type.dtype
 
 
-def _is_inference(editor: Editor, node: Node) -> bool:
+def _is_inference(rw: Rewriter) -> bool:
     """Dropout whose training flag is absent or constant false."""
-    flag = node.inputs[2] if len(node.inputs) > 2 else ""
-    return not flag or (flag in editor.constants and not editor.constants[flag].any())
+    flag = rw.node.inputs[2] if len(rw.node.inputs) > 2 else ""
+    return not flag or (flag in rw.constants and not rw.constants[flag].any())
 
 
-def _known(editor: Editor, node: Node) -> list[Array] | None:
-    value = editor.constants.get(node.inputs[0])
+def _known(rw: Rewriter) -> list[Array] | None:
+    value = rw.value(0)
     return None if value is None else [value]
 
 
@@ -250,9 +256,13 @@ def _inverse(rw: Rewriter) -> None:
         rw.result(op, rw.input(0), rw.array(inverse))
 
 
-def _check_slope(editor: Editor, node: Node) -> str:
+def _cast_type(rw: Rewriter) -> Types:
+    return [TensorType(rw.kind(0).shape, dtype_named(rw.node.attrs["to"]))]
+
+
+def _check_slope(rw: Rewriter) -> str:
     """The slope repeats along the result, which it does not widen."""
-    slope, out = (editor.types[name].shape for name in (node.inputs[1], node.output))
+    slope, out = (rw.types[name].shape for name in (rw.node.inputs[1], rw.node.output))
     if repeats_along(slope, out):
         return ""
     return f"an operand of {shape_text(slope)} for a result of {shape_text(out)}"
@@ -268,15 +278,17 @@ def _define(formula: Formula, scope: Scope, node: Node, operands: Operands, shap
     return scope.compute(node.op.lower(), axes, formula(node.attrs, *elements))
 
 
-def of_formula(formula: Formula, **fields: Any) -> Operator:
+def of_formula(
+    formula: Formula, traits: Trait = NO_TRAITS, literals: bool = True, **fields: Any
+) -> Operator:
     """The record of an elementwise operator."""
     return Operator(
         define=partial(_define, formula),
         formula=formula,
-        of_doubles=True,
         fusion=Fusion.ELEMENTWISE,
+        traits=traits | Trait.LITERALS if literals else traits,
         layout=Layout.ELEMENTWISE,
-        **{"scalar_is_literal": True, **fields},
+        **fields,
     )
 
 
@@ -285,6 +297,20 @@ _FLOAT_FUNCTIONS = (
     *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
     *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
 )
+_FLOAT_FORMULAS: Mapping[str, Formula] = {
+    **{op: _unary(op.lower()) for op in _FLOAT_FUNCTIONS},
+    "Reciprocal": lambda attrs, x: 1 / x,
+    "ThresholdedRelu": _thresholded,
+    "Elu": _elu,
+    "Celu": _celu,
+    "Selu": _selu,
+    "Softplus": _softplus,
+    "Softsign": lambda attrs, x: x / (1 + call("abs", x)),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": lambda attrs, x: x * _linear_clip(1 / 6, 0.5, x),
+    "Gelu": _gelu,
+    "Mish": lambda attrs, x: x * call("tanh", _softplus(attrs, x)),
+}
 _COMPARISONS = {
     "Equal": "eq",
     "Less": "lt",
@@ -295,38 +321,29 @@ _COMPARISONS = {
 }
 
 OPERATORS: Mapping[str, Operator] = {
-    **{op: of_formula(_unary(op.lower())) for op in _FLOAT_FUNCTIONS},
-    **{op: of_formula(_unary(op.lower()), any_type=True) for op in ("Abs", "Neg", "Not")},
-    **{op: of_formula(_comparison(test), any_type=True) for op, test in _COMPARISONS.items()},
-    **{op: of_formula(_binary(op.lower()), any_type=True) for op in ("And", "Or")},
+    **{op: of_formula(formula, dtypes=FLOATS) for op, formula in _FLOAT_FORMULAS.items()},
+    **{op: of_formula(_unary(op.lower())) for op in ("Abs", "Neg", "Not")},
+    **{op: of_formula(_comparison(test)) for op, test in _COMPARISONS.items()},
+    **{op: of_formula(_binary(op.lower())) for op in ("And", "Or")},
     "Add": of_formula(
         _binary("add"),
-        any_type=True,
-        is_cheap=True,
-        is_commutative=True,
+        traits=Trait.CHEAP | Trait.COMMUTATIVE | Trait.KEEPS_RANGE,
         constant_role="shift",
-        keeps_range=True,
         canonical=_commute,
     ),
     "Mul": of_formula(
         _binary("mul"),
-        any_type=True,
-        is_cheap=True,
-        is_commutative=True,
+        traits=Trait.CHEAP | Trait.COMMUTATIVE,
         constant_role="scale",
         canonical=_commute,
     ),
-    "Sub": of_formula(
-        _binary("sub"), any_type=True, is_cheap=True, keeps_range=True, canonical=_inverse
-    ),
-    "Div": of_formula(_quotient, any_type=True, canonical=_inverse),
-    "Pow": of_formula(_power, any_type=True, canonical=_float_power),
+    "Sub": of_formula(_binary("sub"), traits=Trait.CHEAP | Trait.KEEPS_RANGE, canonical=_inverse),
+    "Div": of_formula(_quotient, canonical=_inverse),
+    "Pow": of_formula(_power, canonical=_float_power),
     **{
         op: of_formula(
             _binary(op.lower()),
-            any_type=True,
-            is_commutative=True,
-            keeps_range=True,
+            traits=Trait.COMMUTATIVE | Trait.KEEPS_RANGE,
             canonical=_folded_left,
             is_identity=_is_single,
         )
@@ -334,42 +351,24 @@ OPERATORS: Mapping[str, Operator] = {
     },
     "Sum": Operator(canonical=_folded_left, is_identity=_is_single),
     "Mean": Operator(canonical=_folded_left, is_identity=_is_single),
-    "Mod": of_formula(_remainder, any_type=True),
-    "Relu": of_formula(_relu, any_type=True, is_cheap=True),
-    "Clip": of_formula(_clip, any_type=True, is_cheap=True, keeps_range=True),
-    "Reciprocal": of_formula(lambda attrs, x: 1 / x),
-    "LeakyRelu": of_formula(_leaky, is_cheap=True),
-    "PRelu": of_formula(_prelu, check=_check_slope),
-    "ThresholdedRelu": of_formula(_thresholded),
-    "Elu": of_formula(_elu),
-    "Celu": of_formula(_celu),
-    "Selu": of_formula(_selu),
-    "Softplus": of_formula(_softplus),
-    "Softsign": of_formula(lambda attrs, x: x / (1 + call("abs", x))),
-    "HardSigmoid": of_formula(_hard_sigmoid),
-    "HardSwish": of_formula(lambda attrs, x: x * _linear_clip(1 / 6, 0.5, x)),
-    "Gelu": of_formula(_gelu),
-    "Mish": of_formula(lambda attrs, x: x * call("tanh", _softplus(attrs, x))),
-    "Sign": of_formula(_sign, any_type=True),
+    "Mod": of_formula(_remainder),
+    "Relu": of_formula(_relu, traits=Trait.CHEAP),
+    "Clip": of_formula(_clip, traits=Trait.CHEAP | Trait.KEEPS_RANGE),
+    "LeakyRelu": of_formula(_leaky, dtypes=FLOATS, traits=Trait.CHEAP),
+    "PRelu": of_formula(_prelu, dtypes=FLOATS, typing=typed(_check_slope)),
+    "Sign": of_formula(_sign),
     "Identity": of_formula(
-        lambda attrs, x: x,
-        any_type=True,
-        keeps_range=True,
-        is_identity=lambda editor, node: True,
-        fold=_known,
+        lambda attrs, x: x, traits=Trait.KEEPS_RANGE, is_identity=lambda rw: True, fold=_known
     ),
     "Dropout": Operator(is_identity=_is_inference),
     "Cast": of_formula(
         lambda attrs, x: cast(attrs["to"], x),
-        any_type=True,
-        keeps_range=True,
-        widens=True,
+        traits=Trait.KEEPS_RANGE | Trait.WIDENS,
         canonical=_cast,
         is_identity=_is_same_type,
+        typing=typed(fallback=_cast_type),
     ),
-    "Where": of_formula(
-        lambda attrs, cond, a, b: select(cond, a, b), any_type=True, keeps_range=True
-    ),
-    "IsNaN": of_formula(lambda attrs, x: compare("ne", x, x), any_type=True),
-    "IsInf": of_formula(_is_infinite, any_type=True),
+    "Where": of_formula(lambda attrs, cond, a, b: select(cond, a, b), traits=Trait.KEEPS_RANGE),
+    "IsNaN": of_formula(lambda attrs, x: compare("ne", x, x)),
+    "IsInf": of_formula(_is_infinite),
 }

@@ -6,20 +6,21 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node
+from autotune.graph.ir import Array
 from autotune.graph.operators.definition import Folding, Operator
+from autotune.graph.rewriter import Rewriter
 
 
-def _shape(editor: Editor, node: Node) -> list[Array] | None:
-    kind = editor.types.get(node.inputs[0])
+def _shape(rw: Rewriter) -> list[Array] | None:
+    kind = rw.types.get(rw.node.inputs[0])
     if kind is None or min(kind.shape, default=0) < 0:
         return None
-    part = slice(node.attrs.get("start"), node.attrs.get("end"))
+    part = slice(rw.attr("start"), rw.attr("end"))
     return [np.array(kind.shape[part], np.int64)]
 
 
-def _size(editor: Editor, node: Node) -> list[Array] | None:
-    kind = editor.types.get(node.inputs[0])
+def _size(rw: Rewriter) -> list[Array] | None:
+    kind = rw.types.get(rw.node.inputs[0])
     if kind is None or min(kind.shape, default=0) < 0:
         return None
     return [np.array(np.prod(kind.shape, dtype=np.int64))]

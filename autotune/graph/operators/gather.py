@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape
+from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.limits import check_constant
 from autotune.graph.operators.definition import (
+    NO_TRAITS,
     POINT,
     Fusion,
     Operands,
     Operator,
     Scope,
+    Trait,
     axes_of,
     inside,
     shape_text,
     tensor,
+    typed,
 )
 from autotune.graph.operators.movement import taken_from
 from autotune.graph.rewriter import Rewriter
@@ -129,15 +133,15 @@ def _one_hot(rw: Rewriter) -> None:
 # --- checks -----------------------------------------------------------------------------------
 
 
-def check_indices(editor: Editor, node: Node) -> str:
+def check_indices(rw: Rewriter, axis: int | None = None) -> str:
     """Constant indices lie inside of their table; others are clamped when the network runs."""
-    index, shape = editor.constants.get(node.inputs[1]), editor.types[node.inputs[0]].shape
+    index, shape = rw.value(1), rw.kind(0).shape
     if index is None or not index.size:
         return ""
-    if node.op.endswith("ND"):
-        extents = np.array(extents_nd(node, shape, index.shape))
+    if axis is None and rw.node.op.endswith("ND"):
+        extents = np.array(extents_nd(rw.node, shape, index.shape))
     else:
-        extents = np.array(shape[node.attrs.get("axis", 0)])
+        extents = np.array(shape[rw.attr("axis", 0) if axis is None else axis])
     outside = (index < -extents) | (index >= extents)
     return f"index {index[outside][0]} outside of {shape_text(shape)}" if outside.any() else ""
 
@@ -163,33 +167,20 @@ def _evaluate_elements(node: Node, given: list[Array]) -> list[Array]:
     return [taken]
 
 
+def _gathering(traits: Trait = NO_TRAITS, **fields: Any) -> Operator:
+    return Operator(
+        fusion=Fusion.INJECTIVE,
+        traits=traits | Trait.KEEPS_RANGE,
+        typing=typed(check_indices),
+        **fields,
+    )
+
+
 OPERATORS: Mapping[str, Operator] = {
-    "Gather": Operator(
-        define=_gather,
-        fusion=Fusion.INJECTIVE,
-        any_type=True,
-        selects=True,
-        keeps_range=True,
-        indexed=extents_along,
-        resolve=_to_slices,
-        check=check_indices,
+    "Gather": _gathering(Trait.SELECTS, define=_gather, indexed=extents_along, resolve=_to_slices),
+    "GatherElements": _gathering(
+        define=_gather_elements, indexed=extents_along, evaluate=_evaluate_elements
     ),
-    "GatherElements": Operator(
-        define=_gather_elements,
-        fusion=Fusion.INJECTIVE,
-        any_type=True,
-        keeps_range=True,
-        indexed=extents_along,
-        check=check_indices,
-        evaluate=_evaluate_elements,
-    ),
-    "GatherND": Operator(
-        define=_gather_nd,
-        fusion=Fusion.INJECTIVE,
-        any_type=True,
-        keeps_range=True,
-        indexed=extents_nd,
-        check=check_indices,
-    ),
-    "OneHot": Operator(canonical=_one_hot, axis_may_be_rank=True),
+    "GatherND": _gathering(define=_gather_nd, indexed=extents_nd),
+    "OneHot": Operator(canonical=_one_hot, traits=Trait.AXIS_MAY_BE_RANK),
 }

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.definition import (
+    FLOAT32,
     Layout,
     Operands,
     Operator,
@@ -199,6 +200,8 @@ def _named_mode(rw: Rewriter) -> None:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "GridSample": Operator(define=_grid_sample, layout=Layout.SPATIAL, resolve=_named_mode),
-    "Interpolate": Operator(define=_interpolate, any_type=True),
+    "GridSample": Operator(
+        define=_grid_sample, dtypes=FLOAT32, layout=Layout.SPATIAL, resolve=_named_mode
+    ),
+    "Interpolate": Operator(define=_interpolate),
 }

@@ -23,6 +23,7 @@ import numpy as np
 
 from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.definition import (
+    Factors,
     Operands,
     Operator,
     Scope,
@@ -169,13 +170,12 @@ def _of_word(weights: Expr, bits: int, half: int) -> Expr:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "LargestInBlocks": Operator(define=_define_largest, any_type=True),
-    "QuantizeBlocks": Operator(define=_define_quantize, any_type=True, roles=("x", "largest")),
-    "SumBytes": Operator(define=_define_sums, any_type=True),
+    "LargestInBlocks": Operator(define=_define_largest),
+    "QuantizeBlocks": Operator(define=_define_quantize, roles=("x", "largest")),
+    "SumBytes": Operator(define=_define_sums),
     "BlockMatMul": Operator(
         define=_define_product,
-        any_type=True,
         roles=("x", "weight", "scale", "largest", "sums", "zero", "bias"),
-        weight_input=1,
+        factors=Factors(weight_input=1),
     ),
 }

@@ -19,7 +19,7 @@ import numpy as np
 from autotune.graph.ir import Array, Node, Shape, unsupported
 from autotune.graph.operators.contraction import row_length
 from autotune.graph.operators.convolution import window_size
-from autotune.graph.operators.definition import Attrs, Operator
+from autotune.graph.operators.definition import Attrs, Factors, Operator
 from autotune.graph.operators.elementwise import of_formula
 from autotune.graph.operators.whole_terms import (
     channel_axis,
@@ -234,7 +234,7 @@ def _zero_along(rw: Rewriter, op: str, zero: str, position: int, rank: int) -> s
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "MatMulInteger": Operator(canonical=_integer_product, n_terms=row_length),
-    "LessZero": of_formula(_less_zero_formula, any_type=True),
-    "ConvInteger": Operator(canonical=_integer_product, n_terms=window_size),
+    "MatMulInteger": Operator(canonical=_integer_product, factors=Factors(n_terms=row_length)),
+    "LessZero": of_formula(_less_zero_formula),
+    "ConvInteger": Operator(canonical=_integer_product, factors=Factors(n_terms=window_size)),
 }

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.definition import (
+    Factors,
     Fusion,
     Layout,
     Operands,
@@ -35,8 +36,7 @@ OPERATORS: Mapping[str, Operator] = {
         define=_define,
         fusion=Fusion.ELEMENTWISE,
         layout=Layout.ELEMENTWISE,
-        any_type=True,
         roles=("x", "table"),
-        weight_input=1,
+        factors=Factors(weight_input=1),
     ),
 }

@@ -9,19 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from autotune.graph.ir import Array, Editor, Node, Shape, moves_nothing
+from autotune.graph.ir import Array, Node, Shape, TensorType, moves_nothing
 from autotune.graph.operators.definition import (
+    NO_TRAITS,
     Fusion,
     Layout,
     Operands,
     Operator,
     Scope,
+    Trait,
+    Types,
     axes_of,
     inside,
     read,
     shape_text,
     tensor,
+    typed,
 )
+from autotune.graph.operators.moves import moved
 from autotune.graph.operators.windows import padded
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
@@ -268,57 +273,71 @@ def _resolve_expand(rw: Rewriter) -> None:
     rw.again(rw.input(0))
 
 
-def _check_reshape(editor: Editor, node: Node) -> str:
-    before, after = editor.types[node.inputs[0]].shape, editor.types[node.output].shape
+def _check_reshape(rw: Rewriter) -> str:
+    before, after = rw.kind(0).shape, rw.type.shape
     if min(after, default=0) < 0 or math.prod(before) == math.prod(after):
         return ""
     return f"{shape_text(before)} has not as many elements as {shape_text(after)}"
 
 
-def _moving(**fields: Any) -> Operator:
+def _moved_type(rw: Rewriter) -> Types:
+    """What is moved is an array that holds one element."""
+    inputs, n_data = rw.node.inputs, len(rw.node.inputs) if rw.node.op == "Concat" else 1
+    known = [rw.constants[n] for n in inputs[n_data:] if n in rw.constants]
+    if len(known) < len(inputs) - n_data:
+        return []
+    given = (np.broadcast_to(np.zeros((), bool), rw.types[n].shape) for n in inputs[:n_data])
+    result = moved(rw.node, [*given, *known])
+    return [] if result is None else [TensorType(result.shape, rw.kind(0).dtype)]
+
+
+def _moving(traits: Trait = NO_TRAITS, **fields: Any) -> Operator:
     """The record of an operator that moves elements of any type."""
-    return Operator(moves=True, any_type=True, keeps_range=True, **fields)
+    traits |= Trait.MOVES | Trait.KEEPS_RANGE
+    return Operator(**{"traits": traits, "typing": typed(fallback=_moved_type), **fields})
 
 
 OPERATORS: Mapping[str, Operator] = {
     "Reshape": _moving(
-        fusion=Fusion.VIEW, layout=Layout.RESHAPE, canonical=_to_reshape, check=_check_reshape
+        fusion=Fusion.VIEW,
+        layout=Layout.RESHAPE,
+        canonical=_to_reshape,
+        typing=typed(_check_reshape),
     ),
-    "Flatten": Operator(moves=True, canonical=_to_reshape, axis_may_be_rank=True),
-    "Squeeze": Operator(moves=True, canonical=_to_reshape),
-    "Unsqueeze": Operator(moves=True, canonical=_to_reshape),
+    "Flatten": Operator(traits=Trait.MOVES | Trait.AXIS_MAY_BE_RANK, canonical=_to_reshape),
+    "Squeeze": Operator(traits=Trait.MOVES, canonical=_to_reshape),
+    "Unsqueeze": Operator(traits=Trait.MOVES, canonical=_to_reshape),
     "Transpose": _moving(
         define=_transpose,
         fusion=Fusion.INJECTIVE,
-        is_cheap=True,
+        traits=Trait.CHEAP,
         layout=Layout.TRANSPOSE,
         canonical=_without_transposing,
     ),
     "Pad": Operator(
-        moves=True,
-        any_type=True,
+        traits=Trait.MOVES | Trait.CHEAP,
         define=_pad,
+        typing=typed(fallback=_moved_type),
         fusion=Fusion.INJECTIVE,
-        is_cheap=True,
         layout=Layout.PAD,
         resolve=_resolve_pad,
     ),
     "Slice": _moving(
         define=_slice,
         fusion=Fusion.VIEW,
-        selects=True,
+        traits=Trait.SELECTS,
         layout=Layout.SLICE,
         resolve=_resolve_slice,
     ),
-    "Split": Operator(moves=True, selects=True, layout=Layout.AXIS, resolve=_split),
+    "Split": Operator(traits=Trait.MOVES | Trait.SELECTS, layout=Layout.AXIS, resolve=_split),
     "Concat": _moving(
         define=_concat,
         fusion=Fusion.VIEW,
-        selects=True,
+        traits=Trait.SELECTS,
         layout=Layout.AXIS,
-        is_identity=lambda editor, node: len(node.inputs) == 1,
+        is_identity=lambda rw: len(rw.node.inputs) == 1,
     ),
     "Expand": _moving(define=_expand, fusion=Fusion.INJECTIVE, resolve=_resolve_expand),
     "Tile": Operator(canonical=_to_expand),
-    "Trilu": Operator(define=_triangle, any_type=True, resolve=_resolve_triangle),
+    "Trilu": Operator(define=_triangle, resolve=_resolve_triangle),
 }

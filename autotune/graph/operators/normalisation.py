@@ -8,19 +8,22 @@ from functools import partial
 
 import numpy as np
 
-from autotune.graph.ir import Editor, Node, Shape
+from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.definition import (
+    FLOATS,
     Layout,
     Operands,
     Operator,
     Scope,
     axes_of,
+    like_first,
     literal,
     optional,
     read,
     repeats_along,
     shape_text,
     tensor,
+    typed,
 )
 from autotune.graph.operators.reductions import MEAN, fold, reduced, square
 from autotune.graph.rewriter import Rewriter
@@ -153,44 +156,59 @@ def _lp_normalisation(rw: Rewriter) -> None:
     rw.result("Div", rw.input(0), rw("Max", norm, least))
 
 
-def _check_channels(editor: Editor, node: Node) -> str:
+def _with_axis(rw: Rewriter) -> None:
+    """Attribute `axis` where it is left out."""
+    if "axis" not in rw.node.attrs:
+        rw.again(axis=-1)
+
+
+def _check_channels(rw: Rewriter) -> str:
     """Scale and bias have an element for every channel."""
-    x, *rest = (editor.types[n].shape if n else () for n in node.inputs)
-    wrong = [s for n, s in zip(node.inputs[1:], rest, strict=True) if n and s != (x[1],)]
+    x, *rest = (rw.types[n].shape if n else () for n in rw.node.inputs)
+    wrong = [s for n, s in zip(rw.node.inputs[1:], rest, strict=True) if n and s != (x[1],)]
     return f"a parameter of {shape_text(wrong[0])} for {x[1]} channels" if wrong else ""
 
 
-def _check_rows(editor: Editor, node: Node) -> str:
+def _check_rows(rw: Rewriter) -> str:
     """Scale and bias repeat along the dimensions that are normalised."""
-    x, *rest = (editor.types[n].shape if n else () for n in node.inputs)
-    rows = x[node.attrs.get("axis", -1) % len(x) :]
-    pairs = zip(node.inputs[1:], rest, strict=True)
+    x, *rest = (rw.types[n].shape if n else () for n in rw.node.inputs)
+    rows = x[rw.attr("axis", -1) % len(x) :]
+    pairs = zip(rw.node.inputs[1:], rest, strict=True)
     wrong = [s for n, s in pairs if n and not repeats_along(s, rows)]
     if not wrong:
         return ""
     return f"a parameter of {shape_text(wrong[0])} for rows of {shape_text(rows)}"
 
 
-def _check_size(editor: Editor, node: Node) -> str:
-    size = node.attrs.get("size", 1)
+def _check_size(rw: Rewriter) -> str:
+    size = rw.attr("size", 1)
     return "" if size > 0 else f"size {size}"
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "Softmax": Operator(define=_softmax, of_doubles=True, layout=Layout.AXIS, default_axis=-1),
-    "LogSoftmax": Operator(define=_softmax, of_doubles=True, layout=Layout.AXIS, default_axis=-1),
+    **{
+        op: Operator(
+            define=_softmax,
+            dtypes=FLOATS,
+            layout=Layout.AXIS,
+            canonical=_with_axis,
+            typing=typed(fallback=like_first),
+        )
+        for op in ("Softmax", "LogSoftmax")
+    },
     "BatchNormalization": Operator(canonical=_batch_norm),
     "InstanceNormalization": Operator(
-        define=_normalise, of_doubles=True, layout=Layout.SPATIAL, check=_check_channels
+        define=_normalise, dtypes=FLOATS, layout=Layout.SPATIAL, typing=typed(_check_channels)
     ),
     "GroupNormalization": Operator(
         define=_normalise_groups,
-        of_doubles=True,
+        dtypes=FLOATS,
         layout=Layout.SPATIAL,
-        check=_check_channels,
-        shape=lambda editor, node: editor.types[node.inputs[0]].shape,
+        typing=typed(_check_channels, own=like_first),
     ),
-    "LayerNormalization": Operator(define=_normalise, of_doubles=True, check=_check_rows),
+    "LayerNormalization": Operator(define=_normalise, dtypes=FLOATS, typing=typed(_check_rows)),
     "LpNormalization": Operator(canonical=_lp_normalisation),
-    "LRN": Operator(define=_lrn, of_doubles=True, layout=Layout.SPATIAL, check=_check_size),
+    "LRN": Operator(
+        define=_lrn, dtypes=FLOATS, layout=Layout.SPATIAL, typing=typed(before=_check_size)
+    ),
 }

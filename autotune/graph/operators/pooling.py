@@ -12,15 +12,19 @@ import numpy as np
 from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.limits import check_constant
 from autotune.graph.operators.definition import (
+    FLOATS,
+    Factors,
     Folding,
     Layout,
     Operands,
     Operator,
     Scope,
+    Trait,
     axes_of,
     literal,
     read,
     tensor,
+    typed,
 )
 from autotune.graph.operators.windows import Window, check_window, space_axes
 from autotune.graph.rewriter import Rewriter
@@ -186,12 +190,12 @@ def _n_counted(window: Window, n: int, node: Node) -> Array:
     return counted
 
 
-def _pooling(**fields: Any) -> Operator:
+def _pooling(takes_prologue: bool = False, **fields: Any) -> Operator:
     return Operator(
-        n_narrow=1,
-        of_doubles=True,
+        factors=Factors(n_narrow=1, takes_prologue=takes_prologue),
+        dtypes=FLOATS,
         layout=Layout.SPATIAL,
-        precondition=check_window,
+        typing=typed(before=check_window),
         folding=Folding.FINITE,
         **fields,
     )
@@ -201,12 +205,12 @@ OPERATORS: Mapping[str, Operator] = {
     "MaxPool": _pooling(
         define=_max_pool, takes_prologue=True, canonical=_max_pools, resolve=_live_pool
     ),
-    "PoolPlace": Operator(define=_place, any_type=True, layout=Layout.SPATIAL, resolve=_live_pool),
+    "PoolPlace": Operator(define=_place, layout=Layout.SPATIAL, resolve=_live_pool),
     "AveragePool": _pooling(
         define=_average_pool,
         takes_prologue=True,
         constant_role="scale",
-        scalar_is_literal=True,
+        traits=Trait.LITERALS,
         resolve=_counted_pool,
     ),
     "LpPool": _pooling(define=_lp_pool, resolve=_live_pool),

@@ -17,7 +17,7 @@ import numpy as np
 from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.errors import ModelError
 from autotune.graph.ir import Array, Node, Shape
-from autotune.graph.operators.definition import Attrs, Folding, Operator
+from autotune.graph.operators.definition import Attrs, Folding, Operator, Trait
 from autotune.graph.operators.elementwise import of_formula
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
@@ -188,15 +188,8 @@ OPERATORS: Mapping[str, Operator] = {
     "DequantizeLinear": Operator(canonical=_aligned, folding=Folding.NEVER),
     "DynamicQuantizeLinear": Operator(canonical=_dynamic, folding=Folding.NEVER),
     # Scales and zero points are data, so that layers that differ in them alone are one task.
-    "Quantize": of_formula(
-        _quantize, any_type=True, roles=("x", "step", "zero"), scalar_is_literal=False
-    ),
+    "Quantize": of_formula(_quantize, roles=("x", "step", "zero"), literals=False),
     "Dequantize": of_formula(
-        _dequantize,
-        any_type=True,
-        is_cheap=True,
-        widens=True,
-        roles=("x", "step", "zero"),
-        scalar_is_literal=False,
+        _dequantize, traits=Trait.CHEAP | Trait.WIDENS, roles=("x", "step", "zero"), literals=False
     ),
 }

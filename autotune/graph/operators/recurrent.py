@@ -20,20 +20,25 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.errors import ModelError
-from autotune.graph.ir import Editor, Node, Shape, unsupported
+from autotune.graph.ir import Node, Shape, TensorType, unsupported
 from autotune.graph.limits import MOST_STEPS, refused
 from autotune.graph.operators import elementwise
 from autotune.graph.operators.definition import (
+    FLOAT32,
+    FLOATS,
     Attrs,
     Formula,
+    Infer,
     Operands,
     Operator,
     Scope,
+    Types,
     axes_of,
     literal,
     optional,
     read,
     tensor,
+    typed,
 )
 from autotune.graph.operators.recurrent_steps import CELLS, GATES, Activation, RecurrentSteps
 from autotune.graph.rewriter import Rewriter
@@ -254,12 +259,10 @@ def _scaled_tanh(attrs: Attrs, x: Expr) -> Expr:
     return literal(attrs["alpha"]) * call("tanh", literal(attrs["beta"]) * x)
 
 
-def _with_hidden_size(editor: Editor, node: Node) -> Node:
+def _type(rw: Rewriter, infer: Infer) -> Types:
     """Attribute `hidden_size` from the shape of the weights, where it is left out."""
-    if "hidden_size" in node.attrs:
-        return node
-    size = editor.types[node.inputs[2]].shape[-1:] if len(node.inputs) > 2 else ()
-    return replace(node, attrs={**node.attrs, "hidden_size": size[0]}) if size else node
+    size = rw.kind(2).shape[-1:] if rw.input(2) and "hidden_size" not in rw.node.attrs else ()
+    return infer(hidden_size=size[0]) if size else infer()
 
 
 def _quantised(rw: Rewriter) -> None:
@@ -278,21 +281,24 @@ def _quantised(rw: Rewriter) -> None:
     rw.returns(*_unrolled(rw, replace(rw.node, op="LSTM"), names))
 
 
-def _quantised_results(editor: Editor, node: Node) -> Sequence[Shape]:
-    """Shapes of Y and of the last states of DynamicQuantizeLSTM."""
-    x, r = (editor.types[node.inputs[n]].shape for n in (0, 2))
+def _quantised_types(rw: Rewriter) -> Types:
+    """Types of Y and of the last states of DynamicQuantizeLSTM."""
+    x, r = (rw.kind(n).shape for n in (0, 2))
     if len(x) != 3 or len(r) != 3:
-        raise _unfitting(node, f"the shapes {x} and {r} instead of three dimensions each")
-    state = (_directions(node), x[1], r[1])
-    return (x[0], *state), state, state
+        raise _unfitting(rw.node, f"the shapes {x} and {r} instead of three dimensions each")
+    state = (_directions(rw.node), x[1], r[1])
+    shapes = ((x[0], *state), state, state)[: len(rw.node.outputs)]
+    return [TensorType(shape, rw.kind(0).dtype) for shape in shapes]
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "com.microsoft.DynamicQuantizeLSTM": Operator(canonical=_quantised, results=_quantised_results),
-    **{op: Operator(canonical=_recurrent, completed=_with_hidden_size) for op in CELLS},
-    "LstmState": Operator(define=_lstm_state),
-    "LstmOutput": Operator(define=_lstm_output),
-    "Affine": elementwise.of_formula(_affine),
-    "ScaledTanh": elementwise.of_formula(_scaled_tanh),
+    "com.microsoft.DynamicQuantizeLSTM": Operator(
+        canonical=_quantised, typing=typed(own=_quantised_types)
+    ),
+    **{op: Operator(canonical=_recurrent, typing=_type) for op in CELLS},
+    "LstmState": Operator(define=_lstm_state, dtypes=FLOAT32),
+    "LstmOutput": Operator(define=_lstm_output, dtypes=FLOAT32),
+    "Affine": elementwise.of_formula(_affine, dtypes=FLOATS),
+    "ScaledTanh": elementwise.of_formula(_scaled_tanh, dtypes=FLOATS),
 }
 """The last two are activations of a cell, and once were operators."""

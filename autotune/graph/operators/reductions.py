@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from autotune.dtypes import is_float
 from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.operators.definition import (
+    FLOATS,
     POINT,
+    Factors,
     Layout,
     Operands,
     Operator,
     Scope,
+    Types,
     axes_of,
     literal,
     read,
     tensor,
+    typed,
 )
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
@@ -197,43 +202,55 @@ def _global_lp_pool(rw: Rewriter) -> None:
         rw.result(f"ReduceL{p}", rw.input(0), axes=axes, keepdims=1)
 
 
-def _record(kind: Reduction, any_type: bool = False) -> Operator:
+def _reduced(rw: Rewriter) -> Types:
+    if "axes" not in rw.node.attrs:
+        return []
+    kind = rw.kind(0)
+    over = {axis % len(kind.shape) for axis in rw.node.attrs["axes"]}
+    if rw.attr("keepdims", 1):
+        shape = tuple(1 if n in over else extent for n, extent in enumerate(kind.shape))
+    else:
+        shape = tuple(extent for n, extent in enumerate(kind.shape) if n not in over)
+    return [replace(kind, shape=shape)]
+
+
+def _record(kind: Reduction, **fields: Any) -> Operator:
     return Operator(
         define=partial(_reduction, kind),
-        any_type=any_type,
-        of_doubles=True,
         layout=Layout.REDUCTION,
         resolve=partial(_resolve, kind),
+        typing=typed(fallback=_reduced),
+        **fields,
     )
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "ReduceSum": _record(Reduction("sum"), any_type=True),
-    "ReduceMax": _record(MAXIMUM, any_type=True),
-    "ReduceMin": _record(Reduction("min"), any_type=True),
-    "ReduceProd": _record(Reduction("prod"), any_type=True),
-    "ReduceMean": _record(MEAN, any_type=True),
-    "ReduceL1": _record(Reduction("sum", lambda e: call("abs", e), of_one="Abs"), any_type=True),
-    "ReduceL2": _record(Reduction("sum", square, "sqrt", of_one="Abs")),
-    "ReduceSumSquare": _record(Reduction("sum", square, of_one="Mul"), any_type=True),
-    "ReduceLogSum": _record(Reduction("sum", after="log", of_one="Log")),
+    "ReduceSum": _record(Reduction("sum")),
+    "ReduceMax": _record(MAXIMUM),
+    "ReduceMin": _record(Reduction("min")),
+    "ReduceProd": _record(Reduction("prod")),
+    "ReduceMean": _record(MEAN),
+    "ReduceL1": _record(Reduction("sum", lambda e: call("abs", e), of_one="Abs")),
+    "ReduceL2": _record(Reduction("sum", square, "sqrt", of_one="Abs"), dtypes=FLOATS),
+    "ReduceSumSquare": _record(Reduction("sum", square, of_one="Mul")),
+    "ReduceLogSum": _record(Reduction("sum", after="log", of_one="Log"), dtypes=FLOATS),
     "ReduceLogSumExp": Operator(
         define=_log_sum_exp,
-        of_doubles=True,
+        dtypes=FLOATS,
         layout=Layout.REDUCTION,
         resolve=partial(_resolve, Reduction("sum")),
+        typing=typed(fallback=_reduced),
     ),
     **{
         name: Operator(
-            n_narrow=1,
+            factors=Factors(n_narrow=1, takes_prologue=True),
             define=partial(_global_pool, kind),
-            of_doubles=True,
-            takes_prologue=True,
+            dtypes=FLOATS,
             layout=Layout.SPATIAL,
         )
         for name, kind in (("GlobalAveragePool", MEAN), ("GlobalMaxPool", MAXIMUM))
     },
     "GlobalLpPool": Operator(canonical=_global_lp_pool),
-    "ArgMax": Operator(define=_arg_extremum, any_type=True),
-    "ArgMin": Operator(define=_arg_extremum, any_type=True),
+    "ArgMax": Operator(define=_arg_extremum),
+    "ArgMin": Operator(define=_arg_extremum),
 }

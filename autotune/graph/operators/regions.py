@@ -20,17 +20,20 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 
-from autotune.graph.ir import Editor, Node, Shape
+from autotune.graph.ir import Node, Shape, TensorType
 from autotune.graph.operators.definition import (
+    FLOAT32,
     Layout,
     Operands,
     Operator,
     Scope,
+    Types,
     axes_of,
     inside,
     literal,
     optional,
     tensor,
+    typed,
 )
 from autotune.graph.operators.grid_sample import clamped, is_seen
 from autotune.graph.rewriter import Rewriter
@@ -180,14 +183,12 @@ def _window_taps(
     ]
 
 
-def _deformed_shape(editor: Editor, node: Node) -> Shape:
-    x, offsets = (editor.types[name].shape for name in node.inputs[:2])
-    return (*x[:2], offsets[2], *offsets[4:])
+def _deformed_type(rw: Rewriter) -> Types:
+    x, offsets = (rw.types[name].shape for name in rw.node.inputs[:2])
+    return [TensorType((*x[:2], offsets[2], *offsets[4:]), rw.kind(0).dtype)]
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "RoiAlign": Operator(
-        define=_roi_align, any_type=True, layout=Layout.SPATIAL, resolve=_check_samples
-    ),
-    "DeformedColumns": Operator(define=_deformed, shape=_deformed_shape),
+    "RoiAlign": Operator(define=_roi_align, layout=Layout.SPATIAL, resolve=_check_samples),
+    "DeformedColumns": Operator(define=_deformed, dtypes=FLOAT32, typing=typed(own=_deformed_type)),
 }

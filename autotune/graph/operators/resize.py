@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autotune.dtypes import is_float
-from autotune.graph.ir import Array, Editor, Node, Shape, float_array, to_last
+from autotune.graph.ir import Array, Node, Shape, float_array, to_last
 from autotune.graph.limits import check_constant
 from autotune.graph.operators.definition import (
     Fusion,
@@ -27,8 +27,10 @@ from autotune.graph.operators.definition import (
     Operands,
     Operator,
     Scope,
+    Types,
     axes_of,
     tensor,
+    typed,
 )
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Tensor, binary, idx
@@ -301,22 +303,22 @@ def _nearest(rw: Rewriter, at: Array, scale: np.float32) -> Array:
     return picked.astype(np.int64)
 
 
-def _shape(editor: Editor, node: Node) -> Shape | None:
+def _type(rw: Rewriter) -> Types:
     """floor(extent · scale) in float32, as the scales are; sizes are left to `onnx`.
 
     Of a cropped source too, as in ONNX's own inference and reference implementation.
     """
-    scales = editor.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+    scales = rw.value(2) if len(rw.node.inputs) > 2 else None
     if scales is None or not scales.size:
-        return None
-    shape = list(editor.types[node.inputs[0]].shape)
+        return []
+    shape = list(rw.kind(0).shape)
     rank = len(shape)
-    axes = node.attrs.get("axes", range(rank))
+    axes = rw.attr("axes", range(rank))
     if len(axes) != scales.size or any(not -rank <= a < rank for a in axes):
-        return None
+        return []
     for axis, scale in zip(axes, scales.reshape(-1), strict=True):
         shape[axis] = int(np.floor(np.float32(shape[axis]) * np.float32(scale)))
-    return tuple(shape) if min(shape, default=1) > 0 else None
+    return [replace(rw.kind(0), shape=tuple(shape))] if min(shape, default=1) > 0 else []
 
 
 def _upsample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -328,9 +330,9 @@ def _upsample(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
     return scope.compute("upsample", axes, x[tuple(index)])
 
 
-def _check_axes(editor: Editor, node: Node) -> str:
+def _check_axes(rw: Rewriter) -> str:
     """Attribute `axes` names no dimension twice."""
-    rank, axes = len(editor.types[node.inputs[0]].shape), node.attrs.get("axes", ())
+    rank, axes = len(rw.kind(0).shape), rw.attr("axes", ())
     is_repeated = len({a % rank for a in axes}) < len(axes) if rank else bool(axes)
     return f"axes {axes} of {rank} dimensions" if is_repeated else ""
 
@@ -338,11 +340,9 @@ def _check_axes(editor: Editor, node: Node) -> str:
 OPERATORS: Mapping[str, Operator] = {
     "Resize": Operator(
         define=_upsample,
-        precondition=_check_axes,
         fusion=Fusion.INJECTIVE,
-        any_type=True,
         layout=Layout.SPATIAL,
         resolve=_resize,
-        shape=_shape,
+        typing=typed(before=_check_axes, own=_type),
     ),
 }

@@ -17,13 +17,14 @@ from math import prod
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Array, Editor, Node, Shape
+from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.operators.definition import (
     Operands,
     Operator,
     Scope,
     axes_of,
     tensor,
+    typed,
 )
 from autotune.graph.operators.gather import check_indices, chosen, extents_along, extents_nd
 from autotune.graph.rewriter import Rewriter
@@ -183,24 +184,24 @@ def _targets(node: Node, index: Array) -> Array:
     return at.reshape(index.ndim, -1).T
 
 
-def _check_rows(editor: Editor, node: Node) -> str:
+def _check_rows(rw: Rewriter) -> str:
     """Updates of ScatterND have the shape that data and index tell, and indices are inside."""
-    shape, index, updates = (editor.types[n].shape for n in node.inputs)
+    shape, index, updates = (rw.types[n].shape for n in rw.node.inputs)
     if index[-1] > len(shape):
         return f"{index[-1]} indices for {len(shape)} dimensions"
     wanted = (*index[:-1], *shape[index[-1] :])
-    return check_indices(editor, node) if updates == wanted else _unlike(updates, wanted)
+    return check_indices(rw) if updates == wanted else _unlike(updates, wanted)
 
 
-def _check_elements(editor: Editor, node: Node) -> str:
+def _check_elements(rw: Rewriter) -> str:
     """Updates of ScatterElements have the shape of the index, which fits into the data."""
-    shape, index, updates = (editor.types[n].shape for n in node.inputs)
-    axis = node.attrs.get("axis", 0) % len(shape)
+    shape, index, updates = (rw.types[n].shape for n in rw.node.inputs)
+    axis = rw.attr("axis", 0) % len(shape)
     if updates != index or len(index) != len(shape):
         return _unlike(updates, index)
     if any(n > extent for d, (n, extent) in enumerate(zip(index, shape, strict=True)) if d != axis):
         return f"an index of {index} for data of {shape}"
-    return check_indices(editor, node)
+    return check_indices(rw)
 
 
 def _unlike(updates: Shape, wanted: Shape) -> str:
@@ -210,18 +211,16 @@ def _unlike(updates: Shape, wanted: Shape) -> str:
 OPERATORS: Mapping[str, Operator] = {
     "ScatterND": Operator(
         define=_scatter_rows,
-        any_type=True,
         roles=("x", "index", "updates"),
         indexed=extents_nd,
         resolve=_resolve,
-        check=_check_rows,
+        typing=typed(_check_rows),
     ),
     "ScatterElements": Operator(
         define=_scatter_along,
-        any_type=True,
         roles=("x", "index", "updates"),
         indexed=extents_along,
         resolve=_resolve,
-        check=_check_elements,
+        typing=typed(_check_elements),
     ),
 }

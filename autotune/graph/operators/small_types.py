@@ -59,5 +59,5 @@ def _nearest(kind: SmallType, is_limited: bool, x: Expr) -> Expr:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "ToSmallType": of_formula(_to_small_type, any_type=True),
+    "ToSmallType": of_formula(_to_small_type),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autotune import dtypes
 from autotune.graph.operators import (
     bits,
     block_quantised,
@@ -33,7 +32,7 @@ from autotune.graph.operators import (
     user_operators,
     weight_only,
 )
-from autotune.graph.operators.definition import Operator
+from autotune.graph.operators.definition import UNKNOWN, Operator
 
 FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
@@ -50,20 +49,10 @@ OPERATORS: dict[str, Operator] = {
 NATIVE = frozenset(name for name, operator in OPERATORS.items() if operator.is_native)
 """ONNX operators with a definition here or a pass that rewrites or folds them."""
 
-DTYPES = tuple(dtypes.DTYPES)
-"""Types of elements: float32, for every operator, float64, and the others."""
-
-_UNKNOWN = Operator()
-
-
-def dtypes_of(operator: Operator) -> tuple[str, ...]:
-    """Types of elements that an operator is defined for."""
-    return DTYPES if operator.any_type else DTYPES[: 1 + operator.of_doubles]
-
 
 def operator_of(name: str) -> Operator:
     """The record of an operator; an empty one for a name that is not in the table."""
-    return OPERATORS.get(name, _UNKNOWN)
+    return OPERATORS.get(name, UNKNOWN)
 
 
 def operators_with(has: Callable[[Operator], object]) -> frozenset[str]:

@@ -133,6 +133,6 @@ def _ranked(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
 
 OPERATORS: Mapping[str, Operator] = {
     "TopK": Operator(canonical=_top_k),
-    "Rank": Operator(define=_rank, any_type=True),
-    "Ranked": Operator(define=_ranked, any_type=True),
+    "Rank": Operator(define=_rank),
+    "Ranked": Operator(define=_ranked),
 }

@@ -155,4 +155,4 @@ def _where(node: Node) -> str:
     return f"custom operator '{node.op}' (node '{node.name}')"
 
 
-OPERATORS: Mapping[str, Operator] = {DEFINED: Operator(define=_defined, any_type=True)}
+OPERATORS: Mapping[str, Operator] = {DEFINED: Operator(define=_defined)}

@@ -29,6 +29,7 @@ from autotune.dtypes import SMALL_TYPES, SmallType
 from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.operators.definition import (
     POINT,
+    Factors,
     Operands,
     Operator,
     Scope,
@@ -245,9 +246,7 @@ def _sums(rw: Rewriter, name: str, n_terms: int) -> str:
 OPERATORS: Mapping[str, Operator] = {
     "WeightOnlyMatMul": Operator(
         define=_define,
-        takes_prologue=True,
-        any_type=True,
+        factors=Factors(weight_input=1, takes_prologue=True),
         roles=("x", "weight", "scale", "values", "zero", "sums", "bias"),
-        weight_input=1,
     ),
 }

@@ -12,8 +12,9 @@ from functools import reduce
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Editor, Node, Shape
+from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.definition import Scope, axes_of
+from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Axis,
     Const,
@@ -140,34 +141,32 @@ def _through(scope: Scope, x: Tensor, index: Sequence[Expr]) -> Expr:
 _PADDING = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
-def check_window(
-    editor: Editor, node: Node, kernel: Shape | None = None, is_transposed: bool = False
-) -> str:
+def check_window(rw: Rewriter, kernel: Shape | None = None, is_transposed: bool = False) -> str:
     """Fault of attributes, or of a window that is larger than its padded input; "" for none.
 
     `kernel`: extents of the weights' window; without weights attribute `kernel_shape` tells them.
     """
-    shape = editor.types[node.inputs[0]].shape
+    shape = rw.kind(0).shape
     n = len(shape) - 2
     if kernel is None:
-        kernel = tuple(node.attrs.get("kernel_shape", ()))
+        kernel = tuple(rw.attr("kernel_shape", ()))
     if n < 1 or len(kernel) != n:
         return f"a window of {len(kernel)} dimensions for {n} spatial dimensions"
     ones: Shape = (1,) * n
     given = {"kernel_shape": kernel, "strides": ones, "dilations": ones, "pads": (0,) * 2 * n}
-    given = {name: tuple(node.attrs.get(name, value)) for name, value in given.items()}
+    given = {name: tuple(rw.attr(name, value)) for name, value in given.items()}
     if given["kernel_shape"] != kernel:
         return f"kernel_shape {given['kernel_shape']} for weights of {kernel}"
     for name, values in given.items():
         least = 0 if name == "pads" else 1
         if len(values) != n * (2 if name == "pads" else 1) or min(values, default=1) < least:
             return f"{name} {values} for {n} spatial dimensions"
-    mode = node.attrs.get("auto_pad", "NOTSET")
+    mode = rw.attr("auto_pad", "NOTSET")
     if mode not in _PADDING:
         return f"auto_pad '{mode}'"
     if is_transposed or mode.startswith("SAME"):
         return ""
-    return _check_reach(node, shape[2:], kernel, given, mode == "NOTSET")
+    return _check_reach(rw.node, shape[2:], kernel, given, mode == "NOTSET")
 
 
 def _check_reach(

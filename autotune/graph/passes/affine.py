@@ -17,6 +17,7 @@ from math import prod
 import numpy as np
 
 from autotune.graph.ir import Array, Node
+from autotune.graph.operators.definition import Trait
 from autotune.graph.operators.quantisation import check_zero, dequantised, spread
 from autotune.graph.operators.table import OPERATORS, operator_of
 from autotune.graph.rewriter import Rewriter, Rule
@@ -86,9 +87,9 @@ def _keeps(rw: Rewriter, user: Node, name: str) -> bool:
     operator, position = operator_of(user.op), user.inputs.index(name)
     if operator.indexed is not None:
         return position == 0
-    if operator.moves:
+    if Trait.MOVES in operator.traits:
         return _stays_small(rw, user.output)
-    return operator.weight_input == position
+    return operator.factors.weight_input == position
 
 
 # --- signs ------------------------------------------------------------------------------------

@@ -11,14 +11,16 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
-from autotune.graph.operators.definition import Folding
+from autotune.graph.operators.definition import Folding, Trait
 from autotune.graph.operators.moves import moved
 from autotune.graph.operators.table import operator_of
-from autotune.graph.operators.types import result_type
 from autotune.graph.refusals import naming, refused
 from autotune.graph.rewriter import RewriteLog, Rewriter, Rule
+from autotune.te.expr import Tensor, dtype_of, idx
 
 _MOST_AT_ONE_NODE = 100_000
 """Rewrites of one node and of what replaces it; more are a fault of the rules."""
@@ -110,7 +112,14 @@ class _Workspace(Editor):
         """Emitted nodes by operator and the operands that are no constants."""
 
     def infer(self, node: Node) -> TensorType | None:
-        return result_type(node, self.types, self.constants)
+        operator = operator_of(node.op)
+        found = operator.typing(Rewriter(node, self), lambda **_: []) if operator.typing else []
+        if found or operator.formula is None:
+            return found[0] if found else None
+        kinds = [self.types[name] if name else None for name in node.inputs]
+        elements = [None if k is None else Tensor("x", (1,), k.dtype)[idx(0)] for k in kinds]
+        shape = np.broadcast_shapes(*(kind.shape for kind in kinds if kind is not None))
+        return TensorType(shape, dtype_of(operator.formula(node.attrs, *elements)))
 
     def fold(self, node: Node, shape: Shape | None) -> Array | None:
         known = [self.constants[name] for name in node.inputs if name in self.constants]
@@ -145,9 +154,11 @@ class _Workspace(Editor):
     def _equal(self, node: Node) -> Node | None:
         """A node that computes the same; where there is none, `node` is one for later nodes."""
         operator = operator_of(node.op)
-        if operator.moves or operator.folding in (Folding.NEVER, Folding.DRAWN):
+        if Trait.MOVES in operator.traits or operator.folding in (Folding.NEVER, Folding.DRAWN):
             return None
-        if operator.is_cheap and any(prod(self.types[o].shape) != 1 for o in node.outputs if o):
+        if Trait.CHEAP in operator.traits and any(
+            prod(self.types[o].shape) != 1 for o in node.outputs if o
+        ):
             return None
         tensors = tuple(name for name in node.inputs if name not in self.constants)
         alike = self._alike.setdefault((node.op, tensors), [])

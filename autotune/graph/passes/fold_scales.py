@@ -26,7 +26,7 @@ def _fold_affine(rw: Rewriter) -> None:
     producer = rw.private(rw.input(0)) if value is not None else None
     if value is None or producer is None or rw.kind(0).shape != rw.type.shape:
         return
-    channel = operator_of(producer.op).channel_axis
+    channel = operator_of(producer.op).factors.channel_axis
     if channel is not None:
         _into_product(rw, producer, value, channel)
         return

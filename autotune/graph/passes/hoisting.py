@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Node, Shape
+from autotune.graph.operators.definition import Trait
 from autotune.graph.operators.table import operator_of, operators_with
 from autotune.graph.rewriter import Rewriter, Rule
 
@@ -70,7 +71,9 @@ def _mover(rw: Rewriter) -> Node | None:
 def _follows(rw: Rewriter, name: str) -> bool:
     """Whether a tensor of one reader is the result of a computation that this can fuse with."""
     maker = _made_for_one(rw, name)
-    return maker is not None and maker.op not in _MOVERS and not operator_of(maker.op).selects
+    if maker is None or maker.op in _MOVERS:
+        return False
+    return Trait.SELECTS not in operator_of(maker.op).traits
 
 
 def _made_for_one(rw: Rewriter, name: str, *ops: str) -> Node | None:

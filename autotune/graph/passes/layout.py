@@ -144,7 +144,7 @@ class _Layout:
     def spatial(self, node: Node) -> None:
         inputs = [self.as_last(node.inputs[0]), *map(self.as_first, node.inputs[1:])]
         attrs: dict[str, object] = {}
-        if operator_of(node.op).weight_input == 1:
+        if operator_of(node.op).factors.weight_input == 1:
             view, perm, kind = conv_weight(
                 self.editor.types[inputs[1]].shape, node.attrs.get("group", 1)
             )
@@ -199,7 +199,7 @@ class _Layout:
 
     def elementwise(self, node: Node) -> None:
         rank = len(self.graph.shape(node.output))
-        table = operator_of(node.op).weight_input
+        table = operator_of(node.op).factors.weight_input
         self.emit_last(
             node,
             tuple(
@@ -213,7 +213,7 @@ class _Layout:
 
     def with_axis(self, node: Node) -> None:
         rank = len(self.graph.shape(node.inputs[0]))
-        axis = node.attrs.get("axis", operator_of(node.op).default_axis)
+        axis = node.attrs.get("axis", 0)
         axis = to_last(rank).index(axis % rank)
         if node.op == "Split":
             inputs: tuple[str, ...] = (self.as_last(node.inputs[0]), *node.inputs[1:])

@@ -19,6 +19,7 @@ import numpy as np
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Editor, Graph, Node
+from autotune.graph.operators.definition import Trait
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.whole_terms import term_axis, with_zeros, zeros_behind
 from autotune.graph.rewriter import Rewriter
@@ -37,7 +38,7 @@ def narrow_products(graph: Graph, dtype: str, kept: Set[str] = frozenset()) -> G
 
 def narrowable(node: Node) -> bool:
     """Whether a node may read narrow operands: a product, a window, or a look-up in a table."""
-    return operator_of(node.op).n_narrow > 0 or node.op == "Gather"
+    return operator_of(node.op).factors.n_narrow > 0 or node.op == "Gather"
 
 
 class _Narrower:
@@ -69,12 +70,12 @@ class _Narrower:
                 continue
             found.add(name)
             maker = self.makers.get(name)
-            if maker is not None and operator_of(maker.op).moves:
+            if maker is not None and Trait.MOVES in operator_of(maker.op).traits:
                 todo += maker.inputs if maker.op == "Concat" else maker.inputs[:1]
         return found
 
     def _factors(self, node: Node) -> tuple[str, ...]:
-        n_narrow = 0 if node.name in self.kept else operator_of(node.op).n_narrow
+        n_narrow = 0 if node.name in self.kept else operator_of(node.op).factors.n_narrow
         return node.inputs[:n_narrow]
 
     def _is_float(self, name: str) -> bool:
@@ -92,7 +93,7 @@ class _Narrower:
             factors = self._whole(node, [self._narrowed(node, name) for name in node.inputs[:2]])
             rest = (self._widened(node, name) for name in node.inputs[2:])
             self.editor.emit(replace(node, inputs=(*factors, *rest)))
-        elif operator_of(node.op).moves and all(n in self.narrow for n in data):
+        elif Trait.MOVES in operator_of(node.op).traits and all(n in self.narrow for n in data):
             self._move(node, len(data))
             return
         elif node.op == "Gather" and not is_kept and self._is_table(node.inputs[0]):

@@ -17,7 +17,7 @@ def drop_empty_outputs(graph: Graph) -> Graph:
 def _identity(rw: Rewriter) -> None:
     """Identity, inference Dropout, Cast to the same type, Sum of one operand -> their input."""
     is_identity = operator_of(rw.node.op).is_identity
-    if is_identity is not None and is_identity(rw.editor, rw.node):
+    if is_identity is not None and is_identity(rw):
         require_one_result(rw)
         rw.alias(rw.input(0))
 

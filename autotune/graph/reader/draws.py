@@ -16,6 +16,7 @@ from math import inf, prod
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Node
+from autotune.graph.operators.definition import Trait
 from autotune.graph.operators.table import operator_of
 from autotune.graph.rewriter import Rewriter
 
@@ -48,7 +49,7 @@ class Draws:
         drawn = [n for n in floats if n in self._bounds or n in self._products]
         if not drawn:
             return
-        bound_of = _moved if operator_of(node.op).moves else _BOUNDS.get(node.op)
+        bound_of = _moved if Trait.MOVES in operator_of(node.op).traits else _BOUNDS.get(node.op)
         if bound_of is not None:
             bound = bound_of([self._bound(n) for n in floats])
             for name in filter(None, node.outputs):

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from onnx import GraphProto, NodeProto, TensorProto
 
 from autotune.dtypes import DTYPES, PORT_TYPES, DType, SmallType
+from autotune.graph.operators.definition import Trait
 from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.opsets import schema_of
 
@@ -90,7 +91,9 @@ class Kinds:
 
 def _moves(op: str) -> bool:
     """Whether the results of an operator are elements of its first operand."""
-    return op == "Identity" or (operator_of(op).moves and op not in ("Concat", "Pad"))
+    return op == "Identity" or (
+        Trait.MOVES in operator_of(op).traits and op not in ("Concat", "Pad")
+    )
 
 
 def _holds(half: DType, kind: int) -> bool:

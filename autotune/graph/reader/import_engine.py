@@ -193,7 +193,7 @@ class ImportEngine:
     def _known_result(self, node: Node) -> list[Array] | None:
         """The values of all outputs where they are known."""
         editor, operator = self.editor, operator_of(node.op)
-        told = operator.fold(editor, node) if operator.fold else None
+        told = operator.fold(Rewriter(node, editor)) if operator.fold else None
         told = _empty_results(node, editor) if told is None else told
         if told is not None:
             return told
@@ -205,7 +205,7 @@ class ImportEngine:
         shapes = [(k.shape, k.dtype) for k in kinds if min(k.shape, default=0) >= 0]
         given = [editor.constants[n] for n in node.inputs if n]
         self.budget.take_constants(node, shapes, given)
-        n_terms = operator.n_terms(given) if operator.n_terms else 1
+        n_terms = operator.factors.n_terms(given)
         if sum(math.prod(shape) for shape, _ in shapes) * n_terms > MOST_WORK:
             return None
         if operator.evaluate is not None:

@@ -1,21 +1,27 @@
 """① Types of results from the types and known values of operands, one node at a time.
 
 The `onnx` package infers them. Where it infers or checks less than the standard says, the record of
-the operator does (`shape`, `precondition`, `check`): the package compares ranks or nothing, and
-reads outside of a shape where an axis lies outside of it.
+the operator does (`typing`): the package compares ranks or nothing, and reads outside of a shape
+where an axis lies outside of it.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import onnx
 from onnx import helper, numpy_helper
 
 from autotune.errors import ModelError
-from autotune.graph.ir import OPSET, Array, Editor, Node, TensorType, malformed, unsupported
+from autotune.graph.ir import OPSET, Array, Editor, Node, TensorType, malformed
 from autotune.graph.limits import check_type
+from autotune.graph.operators.definition import Trait, Types
 from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.onnx_nodes import proto_of, type_of, value_info
 from autotune.graph.reader.opsets import NEWEST, schema_of
+from autotune.graph.rewriter import Rewriter
 
 _SMALL = 1024
 """Constants with more elements than this never decide a shape."""
@@ -27,48 +33,23 @@ class Inference:
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
-        self._known: dict[object, list[TensorType | None]] = {}
+        self._known: dict[object, Types] = {}
 
     def __call__(self, node: Node) -> None:
         """Set the types of all outputs, as far as they can be inferred.
 
         Raises ModelError where types do not fit together or are larger than a tensor may be.
         """
-        if any(n and not is_static(n, self.editor) for n in node.inputs):
-            return
-        operator = operator_of(node.op)
-        has_shape = operator.shape is not None or operator.results is not None
-        if schema_of(node.op, OPSET) is None and not has_shape:
-            return
-        for name, kind in self.types_of(node).items():
-            check_type(node, name, kind.shape)
-            self.editor.types[name] = kind
-        _check_operands(self.editor, node)
+        if all(is_static(n, self.editor) for n in node.inputs if n):
+            self.editor.types |= self.types_of(node)
 
     def types_of(self, node: Node) -> dict[str, TensorType]:
         """The types of the outputs of a node of opset 22, as far as they can be inferred."""
-        key = self._key(node)
-        kinds = None if key is None else self._known.get(key)
-        if kinds is None:
-            schema = schema_of(node.op, OPSET)
-            kinds = self._own(node) if schema is None else self._inferred(schema, node)
-            if key is not None:
-                self._known[key] = kinds
-        pairs = zip(node.outputs, kinds, strict=True)
-        return {name: kind for name, kind in pairs if name and kind is not None}
-
-    def _own(self, node: Node) -> list[TensorType | None]:
-        """The types of an operator that is not of the standard."""
-        operator = operator_of(node.op)
-        of_type = operator.dtype
-        dtype = of_type(self.editor, node) if of_type else self.editor.types[node.inputs[0]].dtype
-        if dtype is None:
-            raise unsupported(node, self.editor.graph, "its result is of another type")
-        if operator.results is not None:
-            found = operator.results(self.editor, node)[: len(node.outputs)]
-            return [TensorType(shape, dtype) for shape in found]
-        shape = operator.shape(self.editor, node) if operator.shape else None
-        return [None if shape is None else TensorType(shape, dtype) for _ in node.outputs]
+        if schema_of(node.op, OPSET) is not None:
+            _check_axis(self.editor, node)
+        typing, infer = operator_of(node.op).typing, partial(self._inferred, node)
+        kinds = typing(Rewriter(node, self.editor), infer) if typing is not None else infer()
+        return _of_outputs(node, kinds)
 
     def _key(self, node: Node) -> object | None:
         """The key of everything that the output types depend on; None if it would be large."""
@@ -85,16 +66,22 @@ class Inference:
         value = self.editor.constants.get(name)
         return value if value is not None and value.size <= _SMALL else None
 
-    def _inferred(self, schema: onnx.defs.OpSchema, node: Node) -> list[TensorType | None]:
-        _check_axis(self.editor, node)
-        operator = operator_of(node.op)
-        reason = operator.precondition(self.editor, node) if operator.precondition else ""
-        if reason:
-            raise malformed(node, reason)
-        shape = operator.shape(self.editor, node) if operator.shape else None
-        if shape is not None:
-            return [TensorType(shape, self.editor.types[node.inputs[0]].dtype)]
-        node = operator.completed(self.editor, node) if operator.completed else node
+    def _inferred(self, node: Node, **attrs: Any) -> Types:
+        """The types that the `onnx` package infers, given attributes that are left out."""
+        schema = schema_of(node.op, OPSET)
+        if schema is None:
+            return []
+        if attrs:
+            node = replace(node, attrs={**node.attrs, **attrs})
+        key = self._key(node)
+        if key is None or key not in self._known:
+            kinds = self._of_opsets(schema, node)
+            if key is None:
+                return kinds
+            self._known[key] = kinds
+        return self._known[key]
+
+    def _of_opsets(self, schema: onnx.defs.OpSchema, node: Node) -> Types:
         try:
             return self._of_schema(schema, OPSET, node)
         except _INFERENCE_ERRORS as error:
@@ -106,9 +93,7 @@ class Inference:
             except _INFERENCE_ERRORS:
                 raise _unfitting(node, error) from error
 
-    def _of_schema(
-        self, schema: onnx.defs.OpSchema, opset: int, node: Node
-    ) -> list[TensorType | None]:
+    def _of_schema(self, schema: onnx.defs.OpSchema, opset: int, node: Node) -> Types:
         types = {n: value_info(n, self.editor.types[n]).type for n in node.inputs if n}
         data = {n: self._data(n) for n in node.inputs}
         known = {n: numpy_helper.from_array(a, n) for n, a in data.items() if a is not None}
@@ -125,6 +110,15 @@ _PLAIN = (int, float, str, bytes, tuple)
 def is_static(name: str, editor: Editor) -> bool:
     """Whether all extents of a tensor are known."""
     return name in editor.types and min(editor.types[name].shape, default=0) >= 0
+
+
+def _of_outputs(node: Node, kinds: Types) -> dict[str, TensorType]:
+    """The types of outputs by name. Raises ModelError where one is too large."""
+    pairs = zip(node.outputs, kinds, strict=bool(kinds))
+    found = {name: kind for name, kind in pairs if name and kind is not None}
+    for name, kind in found.items():
+        check_type(node, name, kind.shape)
+    return found
 
 
 def _type(kind: onnx.TypeProto | None) -> TensorType | None:
@@ -153,16 +147,7 @@ def _check_axis(editor: Editor, node: Node) -> None:
     if axis is None or not node.inputs or node.inputs[0] not in editor.types:
         return
     rank = len(editor.types[node.inputs[0]].shape)
-    most = rank + operator_of(node.op).axis_may_be_rank
+    most = rank + (Trait.AXIS_MAY_BE_RANK in operator_of(node.op).traits)
     is_single = isinstance(axis, int)
     if not is_single or not (-most <= axis < most or rank == 0 == axis):
         raise malformed(node, f"axis {axis} of {rank} dimensions")
-
-
-def _check_operands(editor: Editor, node: Node) -> None:
-    """Raises ModelError where operands of `node`, whose types are known, do not fit together."""
-    check = operator_of(node.op).check
-    if check is not None and all(n in editor.types for n in (*node.inputs, *node.outputs) if n):
-        reason = check(editor, node)
-        if reason:
-            raise malformed(node, reason)

@@ -37,7 +37,6 @@ from autotune.errors import ModelError, NotCompilable, UsageError
 from autotune.files import Stamps, open_input, require_regular
 from autotune.graph.constant_values import Constants
 from autotune.graph.ir import OPSET
-from autotune.graph.operators.table import DTYPES
 from autotune.graph.reader.constant_inputs import bind_constants, fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes, is_tensor, require_static, shapes_at
 from autotune.graph.reader.node_order import names_read, put_in_order
@@ -366,11 +365,11 @@ def _require_dtype(value: ValueInfoProto) -> None:
     """Raises NotCompilable for an input dtype that the runtime does not support, even if unused."""
     kind = value.type.tensor_type.elem_type
     small = {d.onnx for d in dtypes.SMALL_TYPES.values()}
-    if kind not in {dtypes.DTYPES[d].onnx for d in DTYPES} | small:
+    if kind not in {d.onnx for d in dtypes.DTYPES.values()} | small:
         label = TensorProto.DataType.Name(kind).lower() if kind in _ALL_KINDS else str(kind)
         raise NotCompilable(
             f"input '{value.name}' has elements of type '{label}'",
-            f"remove it, or convert it outside of the model to one of: {', '.join(DTYPES)}",
+            f"remove it, or convert it outside of the model to one of: {', '.join(dtypes.DTYPES)}",
         )
 
 

@@ -16,10 +16,9 @@ from types import MappingProxyType
 import onnx
 from onnx import ModelProto, NodeProto, TypeProto
 
-from autotune.dtypes import SMALL_TYPES
+from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.errors import AutotuneError
 from autotune.graph.ir import Array, Node, TensorType
-from autotune.graph.operators.table import DTYPES
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.functions import check_calls
 from autotune.graph.reader.import_engine import ImportEngine
