@@ -49,7 +49,8 @@ _OPTIONS = (
         type=click.IntRange(min=0),
         metavar="N",
         help="With these, let only the first N rewrites of the graph happen: to find by bisection "
-        "which one is wrong. Tasks that --dump writes are those of all rewrites.",
+        "which one is wrong. --dump fails behind the graphs where operators are left that have no "
+        "definition.",
     ),
 )
 
@@ -104,6 +105,7 @@ def _dump(bound: Bound, to: Path, precision: str, most: int | None) -> None:
     """
     from autotune.api.compile.fallback import sources_of
     from autotune.cli.stages import STAGES
+    from autotune.graph.network import named, stored_network
     from autotune.graph.printer import print_graph
     from autotune.search.defaults import default_steps
     from autotune.target import host_target
@@ -111,13 +113,20 @@ def _dump(bound: Bound, to: Path, precision: str, most: int | None) -> None:
     if to.exists() and any(to.iterdir()):
         raise UsageError(f"'{to}' is not empty", "name a new folder")
     n_rewrites = 0
+    graphs = []
     for number, (step, graph, rewrites) in enumerate(_verified(bound, precision, most)):
+        graphs.append(graph)
         told = [f"# rewrite {n}: {text}" for n, text in enumerate(rewrites, n_rewrites + 1)]
         n_rewrites += len(rewrites)
         _write(
             to / "graph" / f"{number:02}-{step.name}.txt", "\n".join([*told, print_graph(graph)])
         )
-    network, target = sources_of(bound, precision).wholes[0], host_target()
+    if most is None:
+        network = sources_of(bound, precision).wholes[0]
+    else:
+        name, digest = bound.path.stem, bound.model.digest
+        network = named(lambda: stored_network(graphs[0], graphs[-1], name, digest))
+    target = host_target()
     for number, (key, dag) in enumerate(network.tasks.items()):
         steps = default_steps(dag, target, n_threads=1)
         for name, text_of in STAGES.items():

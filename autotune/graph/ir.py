@@ -13,7 +13,7 @@ channels last.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -57,6 +57,27 @@ class Node:
     def output(self) -> str:
         """The first output."""
         return self.outputs[0]
+
+
+def frozen_attrs(node: Node) -> Hashable:
+    """The attributes of a node, to compare them with others of nodes that still exist."""
+    return tuple((name, frozen(node.attrs[name])) for name in sorted(node.attrs))
+
+
+def frozen(value: Any) -> Hashable:
+    """What values that are equal in type and bits have in common; records are equal to themselves
+    alone."""
+    match value:
+        case np.ndarray():
+            return str(value.dtype), value.shape, value.tobytes()
+        case list() | tuple():
+            return tuple(map(frozen, value))
+        case dict():
+            return tuple((frozen(k), frozen(v)) for k, v in value.items())
+        case bool() | int() | float() | str() | bytes() | np.generic() | None:
+            return type(value).__name__, repr(value)
+        case _:
+            return id(value)
 
 
 @dataclass(frozen=True, slots=True)

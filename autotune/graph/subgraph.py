@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, unsupported
+from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, frozen_attrs, unsupported
 from autotune.graph.operators.definition import Operand, Scope, Trait
 from autotune.graph.operators.table import operator_of
 from autotune.graph.partition import Group
@@ -116,16 +116,11 @@ def form_of(graph: Graph, group: Group) -> tuple[object, list[str]]:
                 value = graph.constants.get(name)
                 number = value.tobytes() if value is not None and value.size == 1 else b""
                 parts.append((graph.types[name], value is not None, number))
-        attrs = tuple(sorted((k, _frozen(v)) for k, v in node.attrs.items()))
-        parts.append((node.op, attrs, tuple(numbers[name] for name in node.inputs)))
+        numbered = tuple(numbers[name] for name in node.inputs)
+        parts.append((node.op, frozen_attrs(node), numbered))
         numbers[node.output] = len(numbers)
         parts.append(graph.types[node.output])
     return tuple(parts), names
-
-
-def _frozen(value: object) -> object:
-    """A hashable form of an attribute."""
-    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else repr(value)
 
 
 def _like(

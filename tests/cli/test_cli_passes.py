@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,28 @@ def test_all_stages_are_written_to_a_new_folder(cli: Cli, gemm: Path, tmp_path: 
         assert all(p.read_text().strip() for p in task.iterdir())
     again = cli("tasks", gemm, "--dump", folder)
     assert (again.code, again.err.splitlines()[0]) == (2, f"error: '{folder}' is not empty")
+
+
+def test_dumped_tasks_are_those_of_the_first_rewrites(cli: Cli, tmp_path: Path) -> None:
+    weights = {name: np.arange(2, 6, dtype=np.float32) for name in ("s", "t")}
+    nodes = [node("Mul", "x s", "a"), node("Mul", "a t", "y")]
+    path = save(model(nodes, {"x": (2, 4)}, weights), tmp_path)
+    n_scales = []
+    for n in (0, 10_000):
+        done = cli("tasks", path, "--rewrites", n, "--dump", tmp_path / str(n))
+        assert done.code == 0, done.err
+        (task,) = (tmp_path / str(n) / "tasks").iterdir()
+        n_scales.append(len(set(re.findall(r"scale\d*", (task / "te.txt").read_text()))))
+    assert n_scales == [2, 1]
+
+
+def test_a_limit_that_leaves_an_operator_undefined_is_an_error_behind_the_graphs(
+    cli: Cli, gemm: Path, tmp_path: Path
+) -> None:
+    done = cli("tasks", gemm, "--rewrites", 0, "--dump", tmp_path / "none")
+    assert done.code == 1
+    assert "'Gemm'" in done.err
+    assert list((tmp_path / "none" / "graph").iterdir())
 
 
 def test_a_limit_of_rewrites_alone_is_an_error(cli: Cli, gemm: Path) -> None:

@@ -9,12 +9,11 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
+from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType, frozen, frozen_attrs
 from autotune.graph.operators.definition import Folding, Trait
 from autotune.graph.operators.moves import moved
 from autotune.graph.operators.table import operator_of
@@ -164,8 +163,7 @@ class _Workspace(Editor):
         alike = self._alike.setdefault((node.op, tensors), [])
         others = [other for other in alike if id(other) not in self._dead]
         key = _key(self, node) if others else None
-        same = (other for other in others if key is not None and _key(self, other) == key)
-        first = next(same, None)
+        first = next((other for other in others if _key(self, other) == key), None)
         if first is None:
             alike.append(node)
         return first
@@ -189,30 +187,13 @@ class _Workspace(Editor):
         return replace(graph, constants=constants)
 
 
-def _key(editor: Editor, node: Node) -> Hashable | None:
-    """Key of common subexpression elimination; None for nodes that cannot be compared."""
-    attrs = tuple((name, _frozen(value)) for name, value in sorted(node.attrs.items()))
-    if any(value is None for _, value in attrs):
-        return None
+def _key(editor: Editor, node: Node) -> Hashable:
+    """Key of common subexpression elimination."""
     inputs = tuple(_operand(editor, name) for name in node.inputs)
     types = tuple(editor.types[o] if o else None for o in node.outputs)
-    return node.opset, inputs, attrs, types
+    return node.opset, inputs, frozen_attrs(node), types
 
 
 def _operand(editor: Editor, name: str) -> Hashable:
     value = editor.constants.get(name) if name else None
-    if value is None or value.nbytes > _MOST_BYTES:
-        return name
-    return str(value.dtype), value.shape, value.tobytes()
-
-
-def _frozen(value: Any) -> Hashable | None:
-    """An attribute that can be compared; None for graphs and other records."""
-    match value:
-        case bool() | int() | float() | str() | bytes():
-            return type(value).__name__, repr(value)
-        case list() | tuple():
-            parts = tuple(_frozen(v) for v in value)
-            return None if any(p is None for p in parts) else parts
-        case _:
-            return None
+    return name if value is None or value.nbytes > _MOST_BYTES else frozen(value)
