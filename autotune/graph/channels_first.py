@@ -69,7 +69,7 @@ def _transposes(
     makers: Mapping[str, int],
     n: int,
 ) -> dict[str, str]:
-    """Channels-last tensors that group `n` reads, and what each is a Transpose of; empty if none.
+    """Channels-last tensors that group `n` reads, and the operand of each Transpose; empty if none.
 
     Empty too where it reads an activation that is stored channels last, for whatever reason.
     """

@@ -50,14 +50,14 @@ _SMALL = 1024
 
 @dataclass(frozen=True)
 class _Outer:
-    """The graph around a body, and what is known of its tensors."""
+    """The graph around a body, and facts of its tensors."""
 
     model: OnnxModel
     found: Survey
     declared: DeclaredTypes
 
     def type_of(self, name: str) -> TensorType | None:
-        """The type of a tensor; None for what is none, or of which no type is known."""
+        """The type of a tensor; None for other values and for unknown types."""
         if name in self.found.constants:
             value = self.found.constants[name]
             return TensorType(value.shape, str(value.dtype))
@@ -157,7 +157,7 @@ def _loop(
 
 
 def _scan(outer: _Outer, node: NodeProto, cut: CutBody) -> Control | None:
-    """A Loop over the indices of what is scanned; None where rows are collected in another way."""
+    """A Loop over the indices of scanned tensors; None where rows are collected in another way."""
     attrs = {a.name: a for a in node.attribute}
     graph, n_scanned = attrs["body"].g, attrs["num_scan_inputs"].i
     n_carried = len(node.input) - n_scanned
@@ -229,7 +229,7 @@ def _body(
     inputs: Iterable[ValueInfoProto],
     constants: Mapping[str, Array],
 ) -> OnnxModel | None:
-    """A branch or body with what it reads as inputs; None where that is no tensor."""
+    """A branch or body with captured tensors as inputs; None where one is no tensor."""
     proto = ModelProto(ir_version=outer.model.proto.ir_version)
     proto.opset_import.extend(outer.model.proto.opset_import)
     proto.functions.extend(outer.model.proto.functions)
@@ -299,7 +299,7 @@ def _declared(name: str, kind: TensorType) -> ValueInfoProto:
 
 
 def _type(port: Port) -> TensorType | None:
-    """The type of an output of a body; None for what is no tensor."""
+    """The type of an output of a body; None for other than tensors."""
     if not port.dtype:
         return None
     return TensorType(port.shape, "object" if port.dtype == "string" else port.dtype)

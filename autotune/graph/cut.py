@@ -89,7 +89,7 @@ class _Cutter:
         self._built: dict[Span, Network] = {}
 
     def refuse_all(self, reason: str) -> None:
-        """Leave everything outside but what is constant."""
+        """Leave everything outside but constants."""
         found = survey(self.model, self.operators, self.declared, {})
         kept = set(range(len(self.nodes))) - found.known
         self.forced = {n: found.refused.get(n, reason) for n in kept}

@@ -23,7 +23,7 @@ class Segment:
     """A part of a model: a network to compile, a node that the data decide, or an ONNX file for
     ONNX Runtime.
 
-    `operators`: what it runs, by name, with the number of nodes.
+    `operators`: by name, with the number of nodes.
     """
 
     inputs: tuple[str, ...]
@@ -75,7 +75,7 @@ class Control:
 
 
 def loadable_forms(segment: Segment) -> Iterator[Segment]:
-    """An ONNX segment as it is, and what runtimes may load that do not load this.
+    """An ONNX segment as it is, and variants of it for runtimes that do not load this.
 
     Without the shapes of its inputs, for a branch that is never taken may have no meaning at those
     that were bound; in an older opset.
@@ -120,7 +120,7 @@ class Cut:
     deciding: tuple[str, ...] = ()
 
     def leaves(self) -> Iterator[Segment]:
-        """All that computes: the segments, with those of bodies in place of what has bodies."""
+        """All that computes: the segments, with those of bodies in place of control flow."""
         for segment in self.segments:
             yield from segment.leaves()
 
@@ -147,7 +147,7 @@ class Cut:
 
     @cached_property
     def tunable(self) -> Network:
-        """The compiled segments as one network, for what only counts tasks: it cannot be run."""
+        """The compiled segments as one network, to count tasks: it cannot be run."""
         first = Network(
             self.name,
             inputs=(),

@@ -27,7 +27,7 @@ _MOST_GROUPS = 3
 
 @dataclass(frozen=True, slots=True)
 class JoinedGroups:
-    """One subgraph that computes what several groups do; `parts`: their positions, in order."""
+    """One subgraph in place of several groups; `parts`: their positions, in order."""
 
     whole: Subgraph
     parts: tuple[int, ...]

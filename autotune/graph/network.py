@@ -210,7 +210,7 @@ def chosen(
 ) -> Network:
     """`network` without chains: each is one call where that is faster than its parts.
 
-    `latency_s`: what was measured, by task; `estimate_s`: what is expected of default programs. See
+    `latency_s`: measured, by task; `estimate_s`: expected of default programs. See
     `takes_whole`.
     """
     calls: list[TaskCall | None] = list(network.calls)
@@ -312,7 +312,7 @@ def prepared_graphs(
     precision: str = "f32",
     log: RewriteLog | None = None,
 ) -> Iterator[tuple[GraphPass, Graph]]:
-    """The imported graph of a model, and what every pass leaves of it; see `build_network`."""
+    """The imported graph of a model, and the graph after every pass; see `build_network`."""
     model = named(lambda: bound.load(shapes))
     graph = named(lambda: import_graph(model, bound.operators))
     yield GraphPass("import", _imported), graph

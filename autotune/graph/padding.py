@@ -179,7 +179,7 @@ class _Proof:
             self.facts[keys[a.name]] = one if one == other else NONE
 
     def _lengths(self, a: str, b: str) -> Lengths:
-        """Lengths of a tensor: a constant must begin with what it is at the shorter length."""
+        """Lengths of a tensor: a constant must begin with its value at the shorter length."""
         if a in self.known and self.second.get(a) == b:
             return self.known[a]
         first, second = (g.constants.get(n) for g, n in zip(self.graphs, (a, b), strict=True))

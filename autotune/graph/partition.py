@@ -107,7 +107,7 @@ class _Partition:
         self.owner[group.output] = group
 
     def _add(self, group: Group, nodes: list[Node]) -> None:
-        """Append nodes, each behind what its readers compute themselves."""
+        """Append nodes, each behind the producers that it recomputes."""
         for node in nodes:
             for needed in (*self._computed_by(node), node):
                 if needed not in group.nodes:
@@ -123,7 +123,7 @@ class _Partition:
                 yield node
 
     def _widens(self, node: Node) -> bool:
-        """Whether a node only converts to a larger type, from what the first of its chain reads."""
+        """Whether a node only converts to a larger type than the operand of its chain has."""
         if Trait.WIDENS not in operator_of(node.op).traits:
             return False
         name = node.inputs[0]

@@ -29,7 +29,7 @@ from autotune.graph.ir import Array, Editor, Node, Shape, TensorType, unsupporte
 
 
 class Rewriter:
-    """One node, what is known of its operands, and the nodes that are to replace it.
+    """One node, facts of its operands, and the nodes that are to replace it.
 
     `rw("Mul", x, y)` emits an operator and names its result. Its type is inferred from the
     operands; `shape` and `dtype` state it where operands do not tell.
@@ -97,7 +97,7 @@ class Rewriter:
         """The nodes that read a tensor, as they are when the sweep over the graph begins."""
         return self.editor.readers.get(name, [])
 
-    # --- what replaces it ---
+    # --- replacements ---
 
     def __call__(
         self,

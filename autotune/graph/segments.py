@@ -129,7 +129,7 @@ def _span(
 
 
 def leaks(model: OnnxModel, found: Survey, cut: Iterable[Span]) -> dict[int, str]:
-    """Compiled nodes that make what cannot leave a compiled segment: sequences and optionals."""
+    """Compiled nodes whose results cannot leave a compiled segment: sequences and optionals."""
     protos = model.proto.graph.node
     makers = {o: n for n, node in enumerate(protos) for o in node.output if o}
     return {

@@ -31,7 +31,7 @@ _OPERANDS: Mapping[str, tuple[int, ...]] = {
 }
 """Operands of operators that the shapes of results follow from."""
 _DECIDING = {**_OPERANDS, "If": (0,), "Loop": (0, 1)}
-"""Operands that say what an operator computes, not with which numbers."""
+"""Operands that select the computation of an operator, as shapes and axes do."""
 _EXTENTS_ONLY = ("Shape", "Size")
 _MOST_ELEMENTS = 8
 """Of an input that is a shape: as many as a tensor may have dimensions."""

@@ -179,7 +179,7 @@ class ByResults:
         return Compute(tensor, axes, body)
 
     def _sum(self, data: Load, row: Axis, column: Axis) -> Reduce:
-        """The product over blocks of block row `row`; `data`: what is read, by the old terms."""
+        """The product over blocks of block row `row`; `data`: its loads, by the old terms."""
         term = self.product.term
         values, starts, indptr = self.constants
         at: Expr = idx(0)

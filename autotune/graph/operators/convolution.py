@@ -2,7 +2,7 @@
 
     Conv(x, W, b)           activations (n, …spatial…, c); dense, depthwise or grouped
     ConvTranspose(x, W, b)  -> Conv, Interleave, Slice      every phase of it is a convolution
-                               (and what rearranges W where it is computed)
+                               (and moves of W where it is computed)
     Col2Im(x)               -> Interleave, or ConvTranspose where blocks overlap
 
 A transposed convolution of stride s adds W[k] to y[s·i + k] for every x[i]. Of y[s·q + r] only the

@@ -88,7 +88,7 @@ class Scope:
 
 
 def _in_one_type(body: Expr) -> Expr:
-    """`body` with the float32 literals of a formula as float64 where that is what it computes in.
+    """`body` with the float32 literals of a formula as float64 where it computes in float64.
 
     Formulas are written once, with literals that both types have exactly; others ask for the type.
     """
@@ -166,7 +166,7 @@ def inside(index: Expr, extent: int) -> Expr:
 
 
 def literal(value: float, dtype: str = "float32") -> Const:
-    """A float literal: the nearest float32, or float64 where that is what is computed in."""
+    """A float literal: the nearest float32, or float64 in computations of float64."""
     return Const(value, dtype) if dtype == "float64" else f32(float(np.float32(value)))
 
 

@@ -108,7 +108,7 @@ def sum_of_products(rw: Rewriter, product: IntegerProduct, data: str) -> str:
 
 
 def _bytes_and_offsets(product: IntegerProduct) -> tuple[Array, Array | None]:
-    """Weights as int8 and what each channel has more; None where they are int8 or span too much."""
+    """Weights as int8 and the offset of each channel; None where they are int8 or span too much."""
     weights, rank = product.weights, product.weights.ndim
     is_simple = rank > 1 if product.op == "Conv" else rank == 2
     if weights.dtype != np.int16 or not weights.size or not is_simple:
@@ -135,7 +135,7 @@ def _integer_product(rw: Rewriter) -> None:
 
 
 def integer_product(rw: Rewriter, node: Node, shape: Shape) -> str:
-    """Emit what MatMulInteger or ConvInteger `node` computes; the name of its result."""
+    """Emit the product of MatMulInteger or ConvInteger `node`; the name of its result."""
     a, _, za, _ = (*node.inputs, "", "")[:4]
     op = node.op.removesuffix("Integer")
     weights = _constant_weights(rw, node)

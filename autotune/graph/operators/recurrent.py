@@ -142,7 +142,7 @@ def _masks(made: RecurrentSteps, steps: int) -> list[str]:
     return [rw("Less", rw.array(np.full(1, t, dtype)), ends) for t in range(steps)]
 
 
-# --- what the node says -----------------------------------------------------------------------
+# --- attributes of the node -------------------------------------------------------------------
 
 
 def _require_shapes(rw: Rewriter, node: Node, names: Sequence[str]) -> None:
@@ -236,7 +236,7 @@ def _lstm_output(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
 
 
 def _function(node: Node, n: int) -> Callable[[Expr], Expr]:
-    """Activation `n` of a cell, of what is clipped."""
+    """Activation `n` of a cell, of the clipped operand."""
     (name, attrs), bound = node.attrs["activations"][n], node.attrs.get("clip")
     known: Mapping[str, Operator] = {**elementwise.OPERATORS, **OPERATORS}
     formula: Formula | None = known[name].formula

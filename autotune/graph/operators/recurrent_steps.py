@@ -4,7 +4,7 @@
     GRU   z, r = f(xw + h·R);  n = g(xw + r ⊙ (h·R + b) or (r ⊙ h)·R);  h' = n + z ⊙ (h - n)
     LSTM  i, o, f, c̃ = xw + h·R;  c' = f(f) ⊙ c + f(i) ⊙ g(c̃);  h' = f(o) ⊙ h(c')
 
-Attribute `clip` bounds what activations of gates are applied to. With peepholes an LSTM adds p ⊙ c
+Attribute `clip` bounds the operands of activations of gates. With peepholes an LSTM adds p ⊙ c
 to i and f, and p ⊙ c' to o; with `input_forget` f(f) is 1 - f(i).
 
 Where W and R are bytes, data and states are quantised before each product, all of them by one scale
@@ -63,7 +63,7 @@ class RecurrentSteps:
 
     @property
     def clip(self) -> float | None:
-        """The bound of what activations are applied to."""
+        """The bound of operands of activations."""
         return self.node.attrs.get("clip")
 
     # --- weights ---

@@ -51,7 +51,7 @@ _PLACE = "int32"
 
 ALWAYS: Expr = Const(True, "bool")
 _Read = Callable[[Expr], Expr]
-"""The number of an update -> what it adds to an element, or whether it is one of that element."""
+"""The number of an update -> its term of an element, or whether it is one of that element."""
 
 
 def _scatter_rows(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:

@@ -40,7 +40,7 @@ UserOperator: TypeAlias = Callable[..., Tensor | Sequence[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """An operator that is short for others: what emits these, as a rewrite of its node.
+    """A decomposed operator: a rewrite of its node emits others.
 
     An operator of the standard is converted to opset 22 before.
     """

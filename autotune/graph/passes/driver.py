@@ -22,7 +22,7 @@ from autotune.graph.rewriter import RewriteLog, Rewriter, Rule
 from autotune.te.expr import Tensor, dtype_of, idx
 
 _MOST_AT_ONE_NODE = 100_000
-"""Rewrites of one node and of what replaces it; more are a fault of the rules."""
+"""Rewrites of one node and of its replacements; more are a fault of the rules."""
 _MOST_BYTES = 4096
 """Constants up to this size are compared by value, larger ones by name."""
 
@@ -44,7 +44,7 @@ def rewrite(graph: Graph, *rules: Rule, log: RewriteLog | None = None) -> Graph:
 
 
 class _Sweep:
-    """Visits every node once, and in its place what replaces it."""
+    """Visits every node once, and its replacements in its place."""
 
     def __init__(self, graph: Graph, rules: tuple[Rule, ...], log: RewriteLog) -> None:
         self.graph, self.rules, self.log = graph, rules, log
@@ -83,7 +83,7 @@ class _Sweep:
         return rw.nodes
 
     def _rewritten(self, node: Node) -> tuple[Rule, Rewriter] | None:
-        """The first rule that applies at a node, and what it has written."""
+        """The first rule that applies at a node, and the nodes that it has emitted."""
         for rule in self.rules:
             if rule.operators is None or node.op in rule.operators:
                 rw = Rewriter(node, self.work)
@@ -169,7 +169,7 @@ class _Workspace(Editor):
         return first
 
     def _release(self, node: Node) -> None:
-        """Forget that a node reads its operands; what made them for it alone is dead."""
+        """Forget that a node reads its operands; producers without other uses are dead."""
         for name in node.inputs:
             self.uses[name] -= 1
             maker = self.makers.get(name)

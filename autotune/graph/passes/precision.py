@@ -2,12 +2,12 @@
 
     Conv(x, w, b)          ->  Conv(n, w', b)     n = Cast(x): narrow, w': narrow weights
     Add(x, y)              ->  Add(Cast(n), y)    all else reads n widened, where x is not an output
-    Reshape(x), Conv of it ->  Reshape(n)         what moves elements moves narrow ones
+    Reshape(x), Conv of it ->  Reshape(n)         moves of elements move narrow ones
 
 A tensor that a product or a window reads is stored narrow, once: its producer rounds it as the last
 thing that it does, and readers that compute in float32 widen it in registers. Normalisations,
-softmax and everything else that is not linear are computed in float32, and what only they read is
-stored so. A product, a window or a table that is `kept` asks for nothing narrow.
+softmax and everything else that is not linear are computed in float32, and tensors that only they read
+are so stored. A product, a window or a table that is `kept` asks for nothing narrow.
 """
 
 from __future__ import annotations

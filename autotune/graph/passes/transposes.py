@@ -42,7 +42,7 @@ def _transposed(rw: Rewriter, name: str) -> Node | None:
 
 
 def _through(rw: Rewriter, perm: Sequence[int], inner: Node) -> None:
-    """One Transpose of what `inner` reads, dimensions of 1 in front, and the Reshape behind."""
+    """One Transpose of the operand of `inner`, dimensions of 1 in front, and the Reshape behind."""
     source = inner.inputs[0]
     shape = rw.types[source].shape
     wide = iter(p for p in inner.attrs["perm"] if shape[p] != 1)

@@ -53,7 +53,7 @@ def _positions(rw: Rewriter, n: int, *shape: int) -> str:
 
 
 def _mask(rw: Rewriter, slot: int, batch: int, n_keys: int) -> str:
-    """Input `slot` as what is added to the weights: lengths, or 0 where a key is masked.
+    """Input `slot` as a bias of the scores: lengths, or 0 where a key is masked.
 
     (batch) lengths, (2·batch) ends and starts, (batch, keys), (batch, queries, keys).
     """
@@ -97,7 +97,7 @@ def without_results(rw: Rewriter, *numbers: int) -> None:
 
 
 def _attention(rw: Rewriter) -> None:
-    """x, weights of q, k and v side by side, bias, mask, past, what is added to the weights."""
+    """x, weights of q, k and v side by side, bias, mask, past, bias of the scores."""
     _without(rw, 6)
     product = rw("MatMul", rw.input(0), rw.input(1))
     if rw.input(2):
@@ -145,7 +145,7 @@ def _of_projection(rw: Rewriter, product: str, mask: int, past: int, added: int)
 
 
 def _multi_head_attention(rw: Rewriter) -> None:
-    """q, k, v, bias, mask of keys, what is added to the weights, past keys, past values."""
+    """q, k, v, bias, mask of keys, bias of the scores, past keys, past values."""
     _without(rw, 8, 9)
     without_results(rw, 3)
     if rw.rank(0) != 3 or not rw.input(1) or rw.rank(1) not in (3, 4) or not rw.input(2):
@@ -246,7 +246,7 @@ def _rotary(rw: Rewriter) -> None:
 
 def _group_query_attention(rw: Rewriter) -> None:
     """q, k, v, past keys and values, last filled places, extent of the cache, cosines, sines,
-    places, what is added to the weights, sinks.
+    places, bias of the scores, sinks.
 
     The new keys lie behind the filled ones of the past; the extent of the cache is a constant.
     """
@@ -362,7 +362,7 @@ def _inserted(
     n_past: int,
     n_keys: int,
 ) -> str:
-    """The past up to `filled`, behind it what is new, behind that zeros."""
+    """The past up to `filled`, behind it the new keys or values, behind that zeros."""
     batch, _, length, size = shape
     if n_past < n_keys:
         amounts = rw.integers(0, 0, 0, 0, 0, 0, n_keys - n_past, 0)
@@ -379,7 +379,7 @@ def _inserted(
 
 
 def _group_masks(rw: Rewriter, weights: str, places: str, n_keys: int, length: int) -> str:
-    """A soft cap, what is added, and the keys that a query does not see."""
+    """A soft cap, the bias of the scores, and the mask of keys that a query does not see."""
     cap, window = rw.attr("softcap", 0.0), rw.attr("local_window_size", -1)
     if cap:
         limit = rw.scalar(cap)

@@ -97,14 +97,14 @@ def _divided_by_rms(rw: Rewriter, x: str, scale: str, n: int, axis: int = -1) ->
 
 
 def _skip_layer_norm(rw: Rewriter) -> None:
-    """x, skip, scale, shift, bias -> y, mean, 1 / deviation, and what is normalised."""
+    """x, skip, scale, shift, bias -> y, mean, 1 / deviation, and the sum before normalisation."""
     total = _with_skip(rw, 4)
     epsilon = rw.attr("epsilon", 1e-12)
     rw.results("LayerNormalization", total, rw.input(2), rw.input(3), n=3, axis=-1, epsilon=epsilon)
 
 
 def _skip_rms_norm(rw: Rewriter) -> None:
-    """x, skip, scale, bias -> y, (the mean,) 1 / root, and what is normalised."""
+    """x, skip, scale, bias -> y, (the mean,) 1 / root, and the sum before normalisation."""
     attention.without_results(rw, 1)
     _divided_by_rms(rw, _with_skip(rw, 3), rw.input(2), 2)
 
@@ -158,7 +158,7 @@ def _swapped(rank: int) -> tuple[int, ...]:
 
 
 def _fused_conv(rw: Rewriter) -> None:
-    """x, weights, bias, what is added before the activation."""
+    """x, weights, bias, residual that is added before the activation."""
     attrs = {k: v for k, v in rw.node.attrs.items() if not k.startswith("activation")}
     y = rw("Conv", rw.input(0), rw.input(1), rw.input(2), **attrs)
     _activated(

@@ -232,7 +232,7 @@ def _evaluated(name: str, extents: Extents) -> int | None:
 
 
 def _value(node: ast.expr, extents: Extents) -> int:
-    """Raises KeyError for an unknown name, ValueError for what is no arithmetic of integers."""
+    """Raises KeyError for an unknown name, ValueError for other than arithmetic of integers."""
     match node:
         case ast.Name(id=name):
             return extents[name]

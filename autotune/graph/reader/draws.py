@@ -3,7 +3,7 @@
 RandomNormalLike(x) · 0               ->  0
 (RandomNormalLike(x) · e) · 0         ->  0 · e, which is NaN where e is not finite
 
-Random numbers are finite, and so is what is computed of them and of finite constants by operators
+Random numbers are finite, and so are results of them and of finite constants by operators
 that cannot overflow at such values. Integers times zero are zero wherever they come from. Other
 products stay: the factor may not be finite, and the sign of a zero is the factor's.
 """
@@ -44,7 +44,7 @@ class Draws:
         self._keep(node.output, bound)
 
     def see(self, node: Node) -> None:
-        """A node whose results may be random: it reads what is."""
+        """A node whose results may be random: it reads random numbers."""
         floats = [n for n in node.inputs if self._dtype(n) in _LARGEST]
         drawn = [n for n in floats if n in self._bounds or n in self._products]
         if not drawn:

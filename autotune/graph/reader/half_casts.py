@@ -36,7 +36,7 @@ class Kinds:
         self.narrowest: dict[str, int] = dict(outer.narrowest) if outer else {}
 
     def declare(self, graph: GraphProto) -> None:
-        """Take what a graph says of its own tensors."""
+        """Take the declared types of a graph's own tensors."""
         for tensor in graph.initializer:
             self._set(tensor.name, tensor.data_type)
         for value in (*graph.value_info, *graph.output, *graph.input):

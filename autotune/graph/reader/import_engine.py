@@ -72,7 +72,7 @@ class ImportEngine:
         return self.editor.build()
 
     def take(self, node: Node) -> None:
-        """Unfold, fold or emit one node of the file; what is refused goes to `refusals`."""
+        """Unfold, fold or emit one node of the file; unsupported ones go to `refusals`."""
         waiting = deque([node])
         while waiting:
             part = self.editor.updated(waiting.popleft())

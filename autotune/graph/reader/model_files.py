@@ -27,7 +27,7 @@ _MOST_BYTES = (2 << 30) - 1
 def model_file(model: ModelSource, name: str = "model") -> Iterator[Path]:
     """The file of a model; one that was given otherwise is written to a temporary folder.
 
-    `name`: of the temporary file. Raises UsageError for what is no model.
+    `name`: of the temporary file. Raises UsageError for anything but a model.
     """
     if is_path(model):
         yield Path(model)  # type: ignore[arg-type]

@@ -129,7 +129,7 @@ def load_model(
 
     `shapes` binds the dimensions of inputs by name, `constants` whole inputs; `random_weights`: see
     `random_weights.take_constant_fills`. `compilable`: refuse types of inputs and outputs that the
-    compiler does not have (NotCompilable), and what ONNX's checker does not know.
+    compiler does not have (NotCompilable), and operators unknown to ONNX's checker.
 
     Raises UsageError for a missing file or an unknown input, ModelError for a file that is no
     readable model, DynamicShape for a dimension without a value.
@@ -270,7 +270,7 @@ def _not_readable(path: Path, error: Exception) -> ModelError:
 
 
 def _require_file(path: Path) -> None:
-    """Raises UsageError or ModelError for what cannot be an ONNX file by its kind or size."""
+    """Raises UsageError or ModelError for a file that cannot be ONNX by its kind or size."""
     try:
         info = path.stat()
     except OSError as error:
@@ -297,7 +297,7 @@ def drop_initializers_from_inputs(model: ModelProto) -> None:
 
 
 def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
-    """Give the inputs of `model` these shapes, and others what the names in them say.
+    """Give the inputs of `model` these shapes, and other inputs the values of symbolic dimensions.
 
     See `load_model`.
     """

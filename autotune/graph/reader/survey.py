@@ -76,7 +76,7 @@ def survey(
 
 @dataclass
 class DeclaredTypes:
-    """Types of tensors as ONNX infers them, and for what it does not know as `ask` says."""
+    """Types of tensors as ONNX infers them, and unknown ones by `ask`."""
 
     model: OnnxModel
     ask: Ask
@@ -213,7 +213,7 @@ class _Surveyor:
         return "" if kind is None or is_known else f"type {_dtype_text(kind.dtype)}"
 
     def _refuse(self, n: int, node: Node, n_nodes: int, reason: str) -> None:
-        """Forget what was made of a node; its results are known by their declared types."""
+        """Forget the import of a node; its results are known by their declared types."""
         editor = self.engine.editor
         self.found.refused[n] = reason
         del editor.nodes[n_nodes:]

@@ -4,7 +4,7 @@
                                              have no data; places: where these are
 
 Weights are nearly all of a file. Parsing it copies them, and asking the parsed message for them
-copies them again; what a model computes is known from the rest.
+copies them again; the rest defines the graph.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Parted:
 def parted(file: BinaryIO, least: int) -> Parted:
     """Part a file; tensors of more than `least` elements count as large.
 
-    Raises ValueError for what is no message: ONNX's parser says what is wrong with it.
+    Raises ValueError for anything but a message: ONNX's parser names the fault.
     """
     found = Parted()
     try:
@@ -123,7 +123,7 @@ def _tensor(file: BinaryIO, n_bytes: int, found: Parted, least: int) -> bytes:
 
 
 def _field(file: BinaryIO, end: int) -> tuple[int, int, bytes]:
-    """A field's tag, how many bytes follow what was read, and what was read."""
+    """A field's tag, the number of bytes that follow, and the bytes that were read."""
     tag, head = _varint(file)
     kind = tag & 7
     if kind == _VARINT:
