@@ -2,7 +2,7 @@
 
     read_object(data) -> Object(machine, sections, symbols)
 
-Only what a running program needs is read: sections that occupy memory, the symbols, and the
+Only the parts of a running program are read: sections that occupy memory, the symbols, and the
 relocations of these sections. Unwind tables are left out, since no exception passes through
 generated code.
 """

@@ -99,7 +99,7 @@ class Frame:
         return linear(substitute(out.expr, self.unrolled())) if opaque else out
 
     def parts(self, form: Linear, outside: frozenset[str]) -> tuple[Linear, Linear, int]:
-        """`form` in two: what the loops `outside` fix, and what those inside of them add to it.
+        """`form` in two: the terms that the loops `outside` fix, and those of the loops inside.
 
         Third: the most that the second part becomes; its least is 0.
         """
@@ -139,7 +139,7 @@ class Frame:
         return Linear(tuple((a, c) for a, c in form.terms if name not in variables(a)), form.const)
 
     def stored_width(self, tensor: Tensor, form: Linear, stride: int) -> int:
-        """Lanes of the vectors, as they were stored, that hold what the lanes read of `tensor`.
+        """Lanes of the vectors, as they were stored, that hold the elements of a load of `tensor`.
 
         For strides of 2, 4 and 8, and groups of as many elements; 0 where there are none such.
         """
@@ -204,7 +204,7 @@ class Frame:
         return None
 
     def keep(self, key: object, value: Value) -> Value:
-        """Let what follows in this region use a value."""
+        """Make a value available to the rest of this region."""
         self._scope.values[key] = value
         return value
 
@@ -219,7 +219,7 @@ class Frame:
         return None
 
     def keep_load(self, tensor: str, key: object, value: Value) -> None:
-        """Let what follows in this region use an element until its tensor is stored to."""
+        """Make an element available to the rest of this region, until its tensor is stored to."""
         self._scope.loads.setdefault(tensor, {})[key] = value
 
     def forget_all(self) -> None:
@@ -233,7 +233,7 @@ class Frame:
 
 
 def reads_memory(terms: tuple[tuple[Expr, int], ...]) -> bool:
-    """Whether an address depends on what is in memory, which may change."""
+    """Whether an address depends on memory, which may change."""
     return any(not isinstance(atom, Var) and loads(atom) for atom, _ in terms)
 
 

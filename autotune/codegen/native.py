@@ -51,12 +51,12 @@ def store_release(at: int, value: int) -> None:
 
 
 def add(at: int, amount: int) -> int:
-    """Add to a word, sequentially consistent; what it was before."""
+    """Add to a word, sequentially consistent; its value before."""
     raise NotImplementedError
 
 
 def compare_exchange(at: int, old: int, new: int) -> int:
-    """Write `new` where the word is `old`, sequentially consistent; what it was before."""
+    """Write `new` where the word is `old`, sequentially consistent; its value before."""
     raise NotImplementedError
 
 
@@ -96,7 +96,7 @@ def bind_thread(mask: int, n_bytes: int) -> int:
 
 
 def flush_denormals() -> int:
-    """Take denormal numbers for zero; what `restore_denormals` wants."""
+    """Take denormal numbers for zero; the argument of `restore_denormals`."""
     raise NotImplementedError
 
 

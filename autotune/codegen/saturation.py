@@ -62,7 +62,7 @@ def _saturated(e: Expr) -> _Saturated | None:
 
 
 def _bound(op: str, e: Expr) -> tuple[float, Expr]:
-    """The constant bound of a minimum or maximum and what is bounded; NaN and `e` of others."""
+    """The constant bound of a minimum or maximum and its operand; NaN and `e` of others."""
     match e:
         case Binary(op=found, a=Const(value=bound), b=x) if found == op:
             return float(bound), x

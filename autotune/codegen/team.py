@@ -44,7 +44,7 @@ _MOST_CPUS = 1024  # of a mask
 _PATIENCE_S = 2e-3
 """For measuring how long it takes to wake a thread."""
 _PART_S = 25e-6
-"""Of what a thread takes at once: an atomic operation is little beside it."""
+"""Duration of a part, taken at once: an atomic operation is little beside it."""
 _PART_OF_UNEQUAL_S = 10e-6
 """On CPUs with slower cores among others: smaller parts delay a kernel less."""
 

@@ -1,7 +1,7 @@
 """⑤ The team in machine code: the threads of this process share the kernels of many callers.
 
     run(job)            one inference; the caller computes, and does not wait for absent threads
-    assist(team)        what a thread of the team does for ever
+    assist(team)        the loop of a thread of the team
     leave(job)          wait until no thread of the team looks at a job, so that it can be freed
 
 A kernel's range is divided into `n` shares, one for each thread that the network was made for, and
@@ -49,7 +49,7 @@ WORD = 8
 # A team. What threads change often has a cache line of its own.
 RANKS, STARTED, TRIED, MAKING, CAPACITY, SPINS, MASK_BYTES = 0, 8, 16, 24, 32, 40, 48
 NEWS = 64
-"""Grows with every offer: what idle threads look at."""
+"""Grows with every offer: idle threads watch it."""
 ASLEEP = 72
 """Number of threads that sleep until there is news."""
 CALLERS = 128
@@ -204,7 +204,7 @@ def offered(team: int, job: int, seat: int) -> int:
 
 
 def walk(job: int, share: int, epoch: int, rank: int) -> int:
-    """Compute what is left of the kernels, in their order; the caller's rank is 0.
+    """Compute the remaining kernels, in their order; the caller's rank is 0.
 
     Others leave where an inference has ended, or where there are more callers than before.
     """

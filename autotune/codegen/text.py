@@ -1,6 +1,6 @@
 """⑤ LLVM IR as text, written while a kernel is emitted.
 
-Only what the emitter needs: scalars and vectors, straight-line instructions, labels, phis, external
+The subset of the emitter: scalars and vectors, straight-line instructions, labels, phis, external
 functions. A value is its type and its name, and an instruction is only its line of text, so
 writing a kernel takes a third of the time that building and printing llvmlite's objects takes.
 
@@ -143,7 +143,7 @@ def _quoted(name: str) -> str:
 
 
 class Module:
-    """Functions, and what they need from outside."""
+    """Functions, and their external declarations."""
 
     def __init__(self, triple: str, isa: Isa = ISAS[-1]) -> None:
         """`isa`: whose instructions may be used where LLVM has no portable name for them."""

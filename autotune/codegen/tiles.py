@@ -233,7 +233,7 @@ class Tiles:
         return found
 
     def _rows(self, stmt: Instruction, load: Load, row: int) -> tuple[Value, int, object]:
-        """The address of a matrix, bytes between its rows, and what tells it from others."""
+        """The address of a matrix, bytes between its rows, and its identity."""
         at, names = self._emitter.at, [loop.var for loop in stmt.loops]
         form = at.form(load, load.tensor, load.indices)
         stride = form.coefficient(names[row]) * dtype_bytes(load.tensor.dtype)
