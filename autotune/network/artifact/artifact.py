@@ -232,7 +232,7 @@ class Artifact:
             self.write(file)
 
     def write(self, out: BinaryIO) -> None:
-        """Write what `load` reads to an open file. Raises OSError."""
+        """Write the artifact to an open file. Raises OSError."""
         manifest = self.manifest()
         if self.others:
             manifest = joined([manifest, *(other.manifest() for other in self.others)])

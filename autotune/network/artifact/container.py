@@ -3,7 +3,7 @@
     manifest.json   sizes and digests of all other parts
     seal            digest of the manifest
     image.bin       machine code, as it is loaded (`codegen.link`)
-    image.seal      digest of what the code was compiled for
+    image.seal      digest of the manifest that the code was compiled for
     constants.bin · onnx/NNN.onnx, in hybrid artifacts
 
 A part is read, its digest compared, and only then is it used. Digests are SHA-256; of
@@ -66,7 +66,7 @@ ZIP_ERRORS = (
 
 
 class Damaged(Exception):
-    """A part of the file is missing, or is not what the file says of it."""
+    """A part of the file is missing, or differs from its description in the file."""
 
 
 def require(condition: bool, reason: str) -> None:
@@ -244,7 +244,7 @@ def _digest(piece: Bytes) -> bytes:
 
 
 def _sums(piece: Bytes) -> bytes:
-    """The sum of every page as 64-bit words; what is not there counts as zero."""
+    """The sum of every page as 64-bit words; missing bytes count as zero."""
     n_whole = piece.nbytes // _PAGE * _PAGE
     sums = _sum_of_rows(piece[:n_whole])
     if n_whole == piece.nbytes:

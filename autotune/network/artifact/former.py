@@ -4,7 +4,7 @@
 
 Versions 2 (one shape), 3 (several), 4 (with parts for ONNX Runtime) and 5 (branches or bodies that
 data decide). Every network names its objects. The last one of these has the network's functions,
-and a digest of what all of them were compiled for.
+and a digest of the manifest that all of them were compiled for.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_byt
 def read_former(manifest: Json, parts: Container, source: Path, is_shared: bool) -> Artifact:
     """The artifact of an open file, whose manifest is as its seal says.
 
-    Raises Damaged, and ArtifactError where this CPU lacks what the code needs.
+    Raises Damaged, and ArtifactError where this CPU lacks a feature of the code.
     """
     version = manifest["version"]
     list_name = "networks" if version >= _HYBRID_VERSION else "variants"

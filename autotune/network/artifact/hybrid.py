@@ -50,9 +50,9 @@ ONNX_TASK = "onnxruntime"
 @brief
 @dataclass(frozen=True)
 class HybridSegment:
-    """One segment: a compiled network, an ONNX file, or what the data decide.
+    """One segment: a compiled network, an ONNX file, or control flow.
 
-    `operators`: what it runs, by name, with the number of nodes.
+    `operators`: by name, with the number of nodes.
     """
 
     inputs: tuple[str, ...]
@@ -101,7 +101,7 @@ class HybridControl:
 
 
 def leaves(segments: Iterable[HybridSegment]) -> Iterator[HybridSegment]:
-    """All that computes, with the segments of bodies in place of what has bodies."""
+    """All that computes, with the segments of bodies in place of control flow."""
     for segment in segments:
         yield from segment.leaves()
 

@@ -65,7 +65,7 @@ class ControlPlan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """A segment: the number of a network or of an ONNX file, or what data decide."""
+    """A segment: the number of a network or of an ONNX file, or control flow."""
 
     inputs: _Names
     outputs: _Names
@@ -76,7 +76,7 @@ class SegmentPlan:
 
 
 def require_hybrid(manifest: Json) -> None:
-    """Raise Damaged where a field is missing, or says what cannot be."""
+    """Raise Damaged where a field is missing or impossible."""
     require_shared(manifest)
     networks: Any = manifest.get("networks")
     require(isinstance(networks, list), "its networks cannot be")
@@ -112,7 +112,7 @@ def _require_bounds(plan: BodyPlan, n_networks: int, n_models: int, depth: int =
 
 
 def _require_order(plan: BodyPlan) -> None:
-    """Whether every segment reads what is there, and every output is made."""
+    """Whether every operand of a segment is defined before, and every output is made."""
     there = {port.name for port in plan.inputs}
     for segment in plan.segments:
         kinds = [segment.network is None, segment.model is None, segment.control is None]
@@ -125,7 +125,7 @@ def _require_order(plan: BodyPlan) -> None:
 
 
 def _require_control(control: ControlPlan, segment: SegmentPlan, there: set[str]) -> None:
-    """Whether the operands and what bodies read are there, and every body makes the results."""
+    """Whether operands and captured tensors are there, and every body makes the results."""
     bodies, operands = control.bodies, control.operands
     n_own = 0 if control.op == "If" else 1  # the condition, and the number of the iteration
     n_carried = len(operands) - 2 if n_own else 0

@@ -1,7 +1,7 @@
 """⑩ Validation of the manifest of an artifact.
 
-Types, ranges, and that everything lies inside of what it is a part of. That code and manifest
-belong together is for `artifact.code_seal` to say.
+Types, ranges, and bounds of every part within the whole. `artifact.code_seal` ties code and
+manifest together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OPTIONAL = {
 
 
 def require_manifest(manifest: Json) -> None:
-    """Raise Damaged where a field is missing, or says what cannot be."""
+    """Raise Damaged where a field is missing or impossible."""
     require_network(manifest)
     require_shared(manifest)
     require(set(manifest["parts"]) == {CONSTANTS, IMAGE}, "its manifest names other parts")
@@ -70,7 +70,7 @@ def require_network(manifest: Json) -> None:
 
 
 def require_shared(manifest: Json) -> None:
-    """`require_manifest` for what several networks of one file share."""
+    """`require_manifest` for the parts that several networks of one file share."""
     found = fields_in(manifest, (*_SHARED, "image", "parts"))
     sizes = {name: part["bytes"] for name, part in found["parts"].items()}
     size = sum(found["image"].regions.values())
@@ -177,7 +177,7 @@ def _is_plain(port: Endpoint) -> bool:
 
 
 def is_image(image: Image) -> bool:
-    """Whether regions are whole pages, and what is written is in them."""
+    """Whether regions are whole pages that contain the written words."""
     page, sizes = MACHINES[image.machine].page_bytes, image.regions
     if sizes.keys() != set(Region) or any(size % page for size in sizes.values()):
         return False

@@ -72,7 +72,7 @@ class NetworkProfile:
 
     @property
     def alone_s(self) -> float | None:
-        """Sum of what the tasks take alone, None unless it is known of all."""
+        """Sum of the times of tasks alone, None unless all are known."""
         known = [t.alone_s for t in self.tasks if t.alone_s is not None]
         return sum(known) if len(known) == len(self.tasks) else None
 

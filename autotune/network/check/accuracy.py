@@ -172,7 +172,7 @@ class Tally:
     def add(
         self, kind: str, found: Difference, allowed: float, actual: Array, expected: Array
     ) -> None:
-        """One inference on inputs of `kind`: what was computed, and what was expected."""
+        """One inference on inputs of `kind`: the computed and the expected output."""
         if self.step:
             self.n_steps = max(self.n_steps, steps_apart(actual, expected, self.step))
         if found.error >= self.error:

@@ -51,7 +51,7 @@ from autotune.te.strides import spanned
 ROUNDING_FACTOR = 8.0
 """Tolerance of an ill-conditioned output, as a multiple of the oracle's own rounding spread.
 
-A sum of K terms rounds K times where the experiment rounds once; eight is above what was found."""
+A sum of K terms rounds K times where the experiment rounds once; eight is above all findings."""
 
 _NARROW_FACTOR = 3.0
 """The same for products in half precision, of which a network has fewer than it has operators."""
@@ -219,14 +219,14 @@ class _Setting:
 
 @dataclass
 class _Check:
-    """One inference beside the oracle's, and what else is asked where they differ."""
+    """One inference beside the oracle's, and further experiments where they differ."""
 
     setting: _Setting
     kind: str
     inputs: Mapping[str, Array]
     _asked: dict[float, dict[str, Spread]] = field(default_factory=dict)
     _borrows: bool = True
-    """Whether what experiments at other shapes have shown counts."""
+    """Whether experiments at other shapes count."""
 
     @property
     def network(self) -> Network:
@@ -448,7 +448,7 @@ def _unit(network: Network) -> float:
 
 
 def _is_told(spread: Spread) -> bool:
-    """Whether what is allowed of an ill-conditioned output tells right from wrong."""
+    """Whether the tolerance of an ill-conditioned output tells right from wrong."""
     return ROUNDING_FACTOR * spread.error < _TELLING
 
 

@@ -1,6 +1,6 @@
 """⑩ Operators as they are defined, for `onnx.reference`, which lacks them.
 
-Computed in float64, and written from their descriptions: nothing is shared with what is compiled.
+Computed in float64, and written from their descriptions: nothing is shared with the compiler.
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 """
 

@@ -137,7 +137,7 @@ def _of_floats(actual: Array, expected: Array) -> Difference:
     same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
     moved = ~same & ~(finite & np.isfinite(actual))
     n_moved = int(np.count_nonzero(moved))
-    # what is far apart may overflow; what is not finite has been judged
+    # large differences may overflow; values that are not finite have been judged
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.where(same | moved, 0.0, np.abs(actual - expected))
     error = float(apart.max(initial=0.0)) / scale_of(expected)
@@ -151,7 +151,7 @@ def _of_floats(actual: Array, expected: Array) -> Difference:
 
 
 def _squares(actual: Array, expected: Array) -> tuple[float, float]:
-    """Sums of squares of integers and booleans; nothing of what is text."""
+    """Sums of squares of integers and booleans; nothing for text."""
     if expected.dtype.kind not in "iub":
         return 0.0, 0.0
     ours, theirs = actual.astype(np.float64), expected.astype(np.float64)

@@ -142,7 +142,7 @@ def by_onnxruntime(n_threads: int, model: Path | ModelProto) -> Runner:
 
 
 def reference_oracle(original: Original) -> Oracle:
-    """The evaluator of the `onnx` package, which says what the standard means; slow."""
+    """The evaluator of the `onnx` package, the reference of the standard; slow."""
     return Oracle(REFERENCE, by_reference, original.proto, fixed=original.fed)
 
 

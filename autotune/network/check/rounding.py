@@ -2,8 +2,8 @@
 
     y = Conv(x, w)   →   w = w'·(1 ± u);  y = Conv(x, w)·(1 ± u)
 
-for every input, weight and result in floating point, with a random factor for every element. What
-the outputs differ by then is what rounding in another order may make of them: the conditioning of
+for every input, weight and result in floating point, with a random factor for every element. The
+outputs then differ by the effect of rounding in another order: the conditioning of
 the model on these inputs, by experiment (Parker, Monte Carlo Arithmetic, 1997). It is a model again
 and runs wherever the first one does.
 
@@ -75,7 +75,7 @@ class _Noise:
         self.kinds: set[int] = set()
 
     def add_to(self, graph: GraphProto, outer: dict[str, int], varying: set[str]) -> None:
-        """`outer`: types of what lies around; `varying`: what depends on the values of inputs."""
+        """`outer`: types of the graph around; `varying`: dependent on the values of inputs."""
         types = outer | dict(_types(graph))
         varying = set(varying)
         nodes: list[NodeProto] = []

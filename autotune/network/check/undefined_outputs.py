@@ -35,7 +35,7 @@ def undefined_outputs(graph: GraphProto, is_drawn: bool = True) -> dict[str, str
 
 
 def draws(artifact: Artifact) -> bool:
-    """Whether random numbers are drawn in an inference: what is compiled has none."""
+    """Whether random numbers are drawn in an inference: compiled code draws none."""
     segments = artifact.segments if isinstance(artifact, HybridArtifact) else ()
     models = (ModelProto.FromString(s.onnx) for s in leaves(segments) if s.network is None)
     return any(_drawn_in(node) for model in models for node in _nodes_of(model))

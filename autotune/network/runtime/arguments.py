@@ -37,7 +37,7 @@ def in_order(ends: Sequence[Endpoint], arrays: Any) -> dict[str, Any]:
 def as_array(name: str, value: Any) -> Array:
     """Array of another library as a NumPy array, of the same memory where it allows that.
 
-    Raises UsageError for what is no array.
+    Raises UsageError for anything but an array.
     """
     try:
         if hasattr(value, "__dlpack__"):
@@ -88,7 +88,7 @@ def _require_fit(end: Endpoint, dtype: np.dtype[Any], array: Any) -> None:
 def writable_in_place(
     given: Mapping[str, Array], ends: Ends, inputs: Sequence[Array]
 ) -> dict[str, Array]:
-    """Those of `given` that the last kernels can write: dense, and apart from what is read."""
+    """Those of `given` that the last kernels can write: dense, and disjoint from inputs."""
     return {
         name: array
         for name, array in given.items()

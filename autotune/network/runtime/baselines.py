@@ -104,7 +104,7 @@ def blamed(name: str, action: str, hint: str) -> Iterator[None]:
 def onnxruntime_runner(model: Any, n_threads: int, optimise: bool = True) -> Runner:
     """A function that runs `model` (path or ModelProto) by ONNX Runtime, else at its defaults.
 
-    Without `optimise` it computes node by node what the model says.
+    Without `optimise` it computes the model node by node.
     """
     try:
         onnxruntime = onnxruntime_package()

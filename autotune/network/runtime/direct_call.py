@@ -80,7 +80,7 @@ def direct_call(
     """A call of the network; None for one that copies or converts inputs or outputs.
 
     `memories`: give arrays for outputs. `code`: addresses of `DIRECT` and of the entry.
-    `memory`: lends a call what it works in, where the network's place is under `key`.
+    `memory`: lends a call its working memory, where the network's place is under `key`.
     """
     api = _api()
     if not outputs or not all(map(_is_direct, (*inputs, *outputs))) or api is None:

@@ -4,7 +4,7 @@
     outputs = model.run({"image": array})
 
 Tensors go from one segment to the next without a copy where their shape is static; see
-`onnx_session` for what else there is.
+`onnx_session` for other values.
 """
 
 from __future__ import annotations

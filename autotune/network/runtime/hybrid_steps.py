@@ -1,6 +1,6 @@
 """⑩ The segments of a hybrid artifact ready to run, over named tensors.
 
-    steps.run(tensors, seconds) ─► tensors, with what the segments made
+    steps.run(tensors, seconds) ─► tensors, with results of the segments
 
 An If runs one of its branches, a Loop its body once for each iteration; both look at a tensor that
 was computed just before. A body has tensors of its own, and gets those that it reads from around.
@@ -57,7 +57,7 @@ class HybridSteps:
             step(tensors, seconds)
 
     def untaken(self) -> Iterator[str]:
-        """`the else branch of If 'name'`, of what no inference has run so far."""
+        """`the else branch of If 'name'`, of bodies that no inference has run so far."""
         for step in self.steps:
             if isinstance(step, Decided):
                 for what, body, n_runs in zip(step.parts, step.bodies, step.n_runs, strict=True):
@@ -161,7 +161,7 @@ class Decided:
         self.n_runs = [0] * len(self.bodies)
 
     def __call__(self, tensors: Tensors, seconds: Seconds) -> None:
-        """Run what is decided; results become tensors."""
+        """Run the chosen branch or iterations; results become tensors."""
         results = self.results(tensors, seconds)
         pairs = zip(self.control.results, results, strict=True)
         tensors.update((name, value) for name, value in pairs if name)

@@ -352,7 +352,7 @@ def _library(artifact: Artifact) -> Library:
 
 
 class Place:
-    """The table of addresses of one network for one caller, and what it points to."""
+    """The table of addresses of one network for one caller, and its targets."""
 
     def __init__(self, artifact: Artifact, code: _Code, n_threads: int, arena: Array) -> None:
         self.times = np.zeros(len(artifact.kernels) + 1, np.int64)
@@ -508,7 +508,7 @@ def _all_checked(
 
 
 def rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
-    """Outputs in half precision: what is too large becomes infinite, as rounding has it."""
+    """Outputs in half precision: too large values become infinite, as rounding has it."""
     with np.errstate(over="ignore", invalid="ignore"):
         return {name: outputs[name].astype(dtype) for name, dtype in dtypes.items()}
 
