@@ -19,7 +19,7 @@ USAGE = "usage: python -m autotune.ort (script.py | -m module | -c code) [argsâ€
 
 
 def main(argv: list[str]) -> int:
-    """Run what `argv` names. What the program raises is raised."""
+    """Run the program that `argv` names. Its exceptions are raised."""
     match argv:
         case ["-m", module, *args]:
             _begin([module, *args])

@@ -174,7 +174,7 @@ def accelerated(package: Any) -> type:
             return bound(package)(self)
 
         def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
-            """One inference on what is bound; see ONNX Runtime's."""
+            """One inference on bound arrays; see ONNX Runtime's."""
             contest = None
             if run_options is None and getattr(iobinding, "is_plain", False):
                 contest = self._programs.at(iobinding.inputs)
@@ -266,7 +266,7 @@ def accelerated(package: Any) -> type:
             return dict(zip(self._names, answers, strict=True))
 
         def _is_onnxruntime_alone(self) -> None:
-            """Nothing will be compiled: from now on a call costs what it costs there."""
+            """Nothing will be compiled: from now on calls go straight to ONNX Runtime."""
             if not self._fixed and type(self).run is InferenceSession.run:
                 self.__dict__["run"] = base.run.__get__(self)
 

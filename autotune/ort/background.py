@@ -39,7 +39,7 @@ class BackgroundWork(Protocol):
 
 
 class Background:
-    """A thread that waits for a process, and does what waits for its answers."""
+    """A thread that waits for a process, and handles its answers."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()

@@ -216,7 +216,7 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
 
 
 def _array_at(address: Any, element_type: Any, shape: Any) -> Array:
-    """The memory at an address as an array. Raises UsageError for what is no dtype or shape."""
+    """The memory at an address as an array. Raises UsageError for a bad dtype or shape."""
     try:
         dtype, extents = dtype_of(element_type), tuple(map(int, shape))
     except (TypeError, ValueError) as error:

@@ -44,7 +44,7 @@ def bound(package: Any) -> type:
 
         @property
         def is_plain(self) -> bool:
-            """Whether a compiled network can read and write what is bound."""
+            """Whether a compiled network can read and write the bound arrays."""
             return not self._is_odd and bool(self.outputs)
 
         def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:

@@ -3,7 +3,7 @@
     except onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument: …
     except autotune.UsageError as error: print(error.hint)
 
-Both catch what a session raises. The classes are onnxruntime's own where it is installed, which is
+Both catch errors of a session. The classes are onnxruntime's own where it is installed, which is
 asked when the first error is raised.
 """
 

@@ -136,7 +136,7 @@ def _array_of(feed: Mapping[str, Any], name: str) -> NDArray[Any]:
 
 
 def _shape_of(array: NDArray[Any], port: ModelPort) -> tuple[int, ...]:
-    """The shape of an input. Raises UsageError where it does not fit what the file says."""
+    """The shape of an input. Raises UsageError where it does not fit the declared one."""
     kind = f"tensor({_ONNX_NAMES.get(array.dtype.name, array.dtype.name)})"
     if kind != port.type and array.dtype.kind in "fiub":
         raise UsageError(

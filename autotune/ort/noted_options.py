@@ -16,7 +16,7 @@ _REPLACING = (
     "add_initializer",
     "register_custom_ops_library",
 )
-"""Methods after which the file of a model does not say what is computed."""
+"""Methods after which the file of a model no longer defines the computation."""
 
 
 @cache

@@ -28,7 +28,7 @@ __version__ = "1.22.0"
 
 
 class GraphOptimizationLevel(IntEnum):
-    """Ignored: what is compiled is always optimised."""
+    """Ignored: compiled networks are always optimised."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -136,7 +136,7 @@ class SessionOptions:
         return cls(**{name: getattr(given, name) for name in names})
 
     def require_known(self) -> None:
-        """Raise UsageError for what is asked of a session and not done."""
+        """Raise UsageError for options of a session that are not supported."""
         if self.enable_profiling:
             raise UsageError(
                 "enable_profiling writes no profile here",
@@ -170,7 +170,7 @@ class RunOptions:
 
 
 def require_known(options: Any) -> None:
-    """Raise UsageError for what RunOptions, which may be onnxruntime's, ask for in vain."""
+    """Raise UsageError for unsupported fields of RunOptions, which may be onnxruntime's."""
     if options.terminate:
         raise UsageError("the run is terminated by its RunOptions", "leave `terminate` out")
     if getattr(options, "training_mode", False):

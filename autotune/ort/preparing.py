@@ -82,7 +82,7 @@ def with_log(request: SessionRequest) -> SessionRequest:
 
 
 def prepare(request: SessionRequest, store_bytes: int | None) -> PreparedNetwork:
-    """Compile what is asked for, or find it in the cache. Raises as `compile`.
+    """Compile a request, or find it in the cache. Raises as `compile`.
 
     `store_bytes`: of the cache; None: nothing is kept.
     """
@@ -136,7 +136,7 @@ def _padding(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | str
 
 
 def serve(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
-    """The handler of a process beside a session, which takes what time others leave."""
+    """The handler of a process beside a session, which takes idle time only."""
     os.nice(int(arguments["niceness"]))
     return _reply
 

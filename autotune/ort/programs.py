@@ -53,7 +53,7 @@ _LEAST_CALLS = 2
 _MOST_KEYS = 4096
 """Shapes that are told apart without looking for their bucket."""
 _MOST_APART = 2e-2
-"""Of the largest value: what differs more from ONNX Runtime's is not taken."""
+"""Of the largest value: networks that differ more from ONNX Runtime's are rejected."""
 _OUTSIDE = "nodes run in ONNX Runtime"
 """Note of `compile` on fallback nodes; lines with their reasons follow it."""
 _CHANGED = "its file has changed since the session was made"
@@ -252,7 +252,7 @@ class Programs:
         return entry
 
     def _is_wanted(self, entry: Entry) -> bool:
-        """Whether inputs of this shape are of use: to compile it, or to compare what is."""
+        """Whether inputs of this shape are of use: to compile it, or to compare results."""
         if entry.state is ShapeState.LOADED:
             return True
         is_worth_it = (
@@ -273,7 +273,7 @@ class Programs:
                 self.take(job, self._answered_here(job))
 
     def _answered_here(self, job: BackgroundJob) -> Facts | PreparedNetwork | Failure:
-        """Raises UsageError and LogMismatch where what the caller has asked for cannot be."""
+        """Raises UsageError and LogMismatch for an impossible request of the caller."""
         from autotune.ort.preparing import answer  # which imports the compiler
 
         try:
@@ -285,7 +285,7 @@ class Programs:
             return Failure(error.message, error.hint)
 
     def next_job(self) -> BackgroundJob | None:
-        """The most urgent job, which counts as begun; what is loaded is compared first."""
+        """The most urgent job, which counts as begun; a loaded network is compared first."""
         self._compare_loaded()
         if not self.reason and not self._is_loaded(self._files):
             self.give_up(_CHANGED)
@@ -378,7 +378,7 @@ class Programs:
             self._refuse(key, text)
 
     def _compile_as_they_come(self, reason: str) -> None:
-        """Every shape is one of its own: padding might change what is computed."""
+        """Every shape is one of its own: padding might change results."""
         LOGGER.info("%s: shapes are not rounded up: %s", self.request.name, reason)
         with self._lock:
             self._is_rounded = False
@@ -420,7 +420,7 @@ class Programs:
     # Outcomes
 
     def _compare_loaded(self) -> None:
-        """Take what is loaded and gives what ONNX Runtime gives, once there are inputs for it."""
+        """Adopt a loaded network that agrees with ONNX Runtime, once there are inputs for it."""
         with self._lock:
             loaded = [
                 (key, entry)
@@ -468,7 +468,7 @@ class Programs:
             self._forget(entry.contest)
 
     def lose(self, contest: Contest) -> None:
-        """Let ONNX Runtime answer what it has been faster at again and again."""
+        """Let ONNX Runtime answer calls at which it has been faster again and again."""
         self._only = None
         key = next((at for at, known in self._entries.items() if known.contest is contest), None)
         if key is not None:
@@ -509,7 +509,7 @@ class Programs:
             self._when_idle()
 
     def _warn(self) -> None:
-        """Say once what stays outside."""
+        """Say once which nodes are not compiled."""
         outside = [text.strip() for text in self.notes if _OUTSIDE in text or text[:1] == " "]
         if outside and not self._is_warned:
             self._is_warned = True

@@ -62,7 +62,7 @@ class NodeArg:
 
 
 class InferenceSession:
-    """A model ready to run: what `onnxruntime.InferenceSession` offers, compiled for this CPU.
+    """A model ready to run: the interface of `onnxruntime.InferenceSession`, compiled for this CPU.
 
     See `SessionArguments`; of `sess_options` the threads and dimensions count; `providers`,
     `provider_options` and `disabled_optimizers` do not.

@@ -3,7 +3,7 @@
     autotune.install()
     import rapidocr_onnxruntime         # its `import onnxruntime` finds what `autotune.ort` has
 
-The installed package stays what autotune itself uses, and what the package's own modules use:
+autotune itself and the package's own modules go on to use the installed package:
 `onnxruntime.quantization` calibrates with ONNX Runtime.
 """
 
@@ -70,7 +70,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Take it away again: `import onnxruntime` finds what it found before `install`."""
+    """Take it away again: `import onnxruntime` finds the same as before `install`."""
     found = sys.modules.get(NAME)
     if isinstance(found, StandIn):
         del sys.modules[NAME]
