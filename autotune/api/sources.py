@@ -21,7 +21,7 @@ def model_path(model: Path | None) -> Path:
 
 
 def model_bytes(path: Path) -> int:
-    """Size of a model's file; 0 for what is no file."""
+    """Size of a model's file; 0 without a file."""
     return path.stat().st_size if path.is_file() else 0
 
 

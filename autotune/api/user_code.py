@@ -63,7 +63,7 @@ def installed(group: str, what: str) -> Iterator[tuple[Any, str]]:
 
 
 def guarded(function: F, file: Path | None = None) -> F:
-    """The same function; what it raises is told with its place in `file`, by default its own."""
+    """The same function; its errors are reported with their place in `file`, by default its own."""
     file = file or Path(getattr(getattr(function, "__code__", None), "co_filename", "user code"))
 
     @wraps(function)

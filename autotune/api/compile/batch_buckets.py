@@ -109,7 +109,7 @@ def _shapes_at(plan: CompilePlan, axes: dict[str, int], extent: int) -> Shapes:
 
 
 def _imported_and_prepared(plan: CompilePlan, shapes: Shapes) -> tuple[Graph, Graph]:
-    """The graph of the model, and what all passes leave of it."""
+    """The graph of the model after all passes."""
     precision = plain_precision(plan.precision)
     try:
         graphs = [graph for _, graph in prepared_graphs(plan.bound.model, shapes, precision)]

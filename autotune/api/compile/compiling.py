@@ -1,6 +1,6 @@
 """⑪ From a model and a log to an artifact: best records, analytic defaults for the rest, a check.
 
-plan(request) ─► compile_plan(plan) ─► Compiled: the artifact, and what the check found
+plan(request) ─► compile_plan(plan) ─► Compiled: the artifact, and the report of the check
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Compiled:
 
 
 def compile_plan(plan: CompilePlan, sources: Sources | None = None) -> Compiled:
-    """Compile what `plan` says and compare its outputs with an oracle.
+    """Compile `plan` and compare outputs with an oracle.
 
     `sources`: those of the plan, where they were read already. Raises WrongNumbers where the
     outputs are wrong, LogMismatch for a log of another model or CPU, ModelError where the model's
@@ -235,7 +235,7 @@ KEPT_CUT = "it is kept all the same (`keep_cut=True`)"
 
 
 def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[Network]]:
-    """The artifact, and what each of its variants was compiled from."""
+    """The artifact, and the network of each of its variants."""
     networks: Sequence[Network] = sources.networks
     if not networks:
         artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)
@@ -264,7 +264,7 @@ def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[N
 def _named(
     artifact: Artifact, plan: CompilePlan, tuned: Mapping[str, Tuned], tasks: tuple[str, ...]
 ) -> Artifact:
-    """`artifact` with where it comes from and what is known of its tasks."""
+    """`artifact` with its origin and the facts of its tasks."""
     return _from(artifact, tuned=tuned, tasks=tasks, model_path=str(plan.bound.path.resolve()))
 
 

@@ -104,7 +104,7 @@ def _may_be_decided(model: Path) -> bool:
 
 
 def _missing(refusal: NotCompilable) -> MissingDependency | None:
-    """The error where ONNX Runtime, which could run what is refused, is not installed."""
+    """The error where ONNX Runtime, which could run the refused nodes, is not installed."""
     try:
         require_onnxruntime("")
     except MissingDependency as error:
@@ -261,7 +261,7 @@ _AT_RUN_TIME = "a shape is known only at run time"
 
 
 def _kind(node: Outside) -> str:
-    """The reason of a node, without what is of this node alone."""
+    """The reason of a node, without the parts that name this node."""
     if node.reason.startswith("the shape of"):
         return _AT_RUN_TIME
     if node.reason.endswith("its condition depends on the data"):

@@ -196,7 +196,7 @@ def _fastest(mixtures: Mixtures, plan: CompilePlan) -> tuple[_Mix, float]:
 
 
 class _Chooser:
-    """The mixes that are worth a look: what gains by itself, all, and nothing."""
+    """The mixes that are worth a look: products that gain by themselves, all, and none."""
 
     def __init__(self, mixtures: Mixtures, plan: CompilePlan) -> None:
         self._mixtures, self._target = mixtures, plan.target
@@ -234,7 +234,7 @@ class _Chooser:
         kept: frozenset[str] = frozenset(),
         gains: Mapping[str, float] = MappingProxyType({}),
     ) -> _Mix:
-        """A choice, and what it is expected to take."""
+        """A choice, and its expected time."""
         networks = self._networks(precision, floats, kept)
         names = self._mixtures.narrowable - kept if precision != "f32" else ()
         order = sorted(names, key=lambda name: (-gains.get(name, 0.0), name))
@@ -296,7 +296,7 @@ class _Search(Generic[C]):
         self._mixtures, self._mix, self._plan, self._attempt = mixtures, mix, plan, attempt
 
     def run(self) -> tuple[int, C, list[str]]:
-        """The number, what was compiled with it, and its notes."""
+        """The number, the network compiled with it, and its notes."""
         last = len(self._mix.narrow)
         found = self._within(last) if last else None
         if found is not None:

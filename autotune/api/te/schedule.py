@@ -254,7 +254,7 @@ class StageSchedule:
         return self._take(*(Annotate(self.name, loop, "unroll") for loop in loops))
 
     def compute_at(self, target: str, loop: str) -> StageSchedule:
-        """Compute what `loop` of stage `target` needs of this stage inside that loop."""
+        """Compute the region that `loop` of stage `target` needs of this stage inside that loop."""
         return self._take(ComputeAt(self.name, target, loop))
 
     def inline(self) -> None:

@@ -208,7 +208,7 @@ class Task:
     def compare(
         self, functions: Sequence[Function], time_s: float = 0.5, runs: int = 10
     ) -> list[TaskTiming]:
-        """`time` of several functions of this task, in turns: what disturbs, disturbs all."""
+        """`time` of several functions of this task, in turns: disturbances hit all alike."""
         inputs = random_inputs(functions[0].model.input_info)
         sides = [partial(f.model.run, inputs) for f in functions]
         rate = fma_peak(self.target, self.threads) * 1e9

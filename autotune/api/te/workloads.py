@@ -28,7 +28,7 @@ _SOURCE = re.compile(r"(?P<file>.+\.py):(?P<name>[^\W\d]\w*)(?:\((?P<args>.*)\))
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSource:
-    """A function of a file, and what it is called with; printed as a log's header has it."""
+    """A function of a file, and its arguments; printed as a log's header has it."""
 
     file: Path
     name: str
@@ -76,7 +76,7 @@ def task_of(source: WorkloadSource, **options: Any) -> Task:
 
 
 def task_of_log(text: str, key: str, **options: Any) -> Task:
-    """The task that the header of a log names, if it is still what was tuned."""
+    """The task that the header of a log names, if it is unchanged since."""
     source = parse_source(text)
     if source is None:
         raise UsageError(f"'{text}' is no workload", "name one: FILE.py:FUNCTION --args …")

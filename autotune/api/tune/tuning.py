@@ -265,7 +265,7 @@ def next_header(log: Log, options: Mapping[str, Any]) -> Header:
 
 
 def versions() -> dict[str, str]:
-    """Versions of everything that may change what is generated or measured."""
+    """Versions of everything that may change generated code or measurements."""
     found = {name: importlib.metadata.version(name) for name in _LIBRARIES}
     return {"autotune": __version__, "python": platform.python_version()} | found
 
