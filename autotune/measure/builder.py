@@ -35,7 +35,7 @@ _ATTENTION_S = 0.2
 
 @dataclass(slots=True)
 class _Slot:
-    """A builder, the tasks it knows, and what it is working on."""
+    """A builder, the tasks it knows, and its current work."""
 
     child: Child
     generation: int = 0
@@ -104,7 +104,7 @@ class LocalBuilder:
         return [results[n] for n in range(len(candidates))]
 
     def abandon(self) -> None:
-        """End what `build` is doing in another thread, within a fraction of a second."""
+        """End `build` in another thread, within a fraction of a second."""
         self._is_abandoned.set()
 
     def _give(self, slot: _Slot, task: int, dag: ComputeDAG, index: int, steps: Steps) -> None:

@@ -92,7 +92,7 @@ class TimedKernel:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """One evaluation, as the machine code reads it; keeps what it points to alive."""
+    """One evaluation, as the machine code reads it; keeps its targets alive."""
 
     record: Any
     keep: tuple[Any, ...]

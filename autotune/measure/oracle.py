@@ -111,7 +111,7 @@ class ReferenceValues:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Largest error over the largest expected value, and what is wrong ("" when nothing is).
+    """Largest error over the largest expected value, and the fault ("" for none).
 
     The error is that beyond one step of the narrowest floats: on which side of a tie a sum lies is
     chance.
@@ -296,7 +296,7 @@ def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive:
 
 
 def _limit(dag: ComputeDAG, name: str) -> int:
-    """The smallest dimension in which values of a tensor choose what is read; 2 if in none."""
+    """The smallest dimension that values of a tensor index; 2 if none."""
     sizes = [
         max(1, size - _reach(index, op))
         for op in dag.consumers(name)
@@ -308,7 +308,7 @@ def _limit(dag: ComputeDAG, name: str) -> int:
 
 
 def _chooses(dag: ComputeDAG, name: str) -> bool:
-    """Whether values of a tensor choose what is read."""
+    """Whether values of a tensor are indices of a load."""
     return any(
         any(x.tensor.name == name for x in loads(index))
         for op in dag.consumers(name)

@@ -58,7 +58,7 @@ class Runner(Protocol):
         ...
 
     def start(self) -> None:
-        """Start what `run` needs without waiting for it."""
+        """Start the processes of `run` without waiting for them."""
         ...
 
     def run(
@@ -77,7 +77,7 @@ class Runner(Protocol):
 
 
 class Device(Protocol):
-    """A machine that is measured: its CPU, its peaks, and what builds and runs programs for it."""
+    """A machine that is measured: its CPU, its peaks, its builder and its runner."""
 
     @property
     def target(self) -> Target:

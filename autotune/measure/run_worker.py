@@ -243,7 +243,7 @@ class _Held:
 
 
 def share(n_bytes: int, of_bytes: int) -> int:
-    """`n_bytes`, or a quarter of what there is (0: enough) where that is less."""
+    """`n_bytes`, or a quarter of the machine's (0: enough) where that is less."""
     return min(n_bytes, of_bytes // 4) if of_bytes else n_bytes
 
 

@@ -36,7 +36,7 @@ _SUMS = 12  # fewer than registers, more than latency times units
 _RUNNING = 0.9
 """Of the window, in CPU time: else something else ran on that CPU."""
 _REPEATED = 0.9
-"""Of the best rate: what was measured without disturbance."""
+"""Of the best rate: measurements above it were not disturbed."""
 _GAIN = 1.25
 """Of two threads over one, from which the second is worth what it costs to divide the work."""
 _PLAUSIBLE = (0.7, 2.3)

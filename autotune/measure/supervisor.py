@@ -26,7 +26,7 @@ from typing import Any, NoReturn, TypeAlias
 from autotune.measure.frames import Channel, Closed, Message, ProtocolError
 
 Handler: TypeAlias = Callable[[Message], Message]
-"""Answers one request; what it raises becomes a `failed` reply."""
+"""Answers one request; an exception becomes a `failed` reply."""
 MakeHandler: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Handler]
 """Makes a handler of the arguments and blobs of the `setup` message."""
 
@@ -62,7 +62,7 @@ def serve(channel: Channel) -> None:
 
 
 def _answer(channel: Channel, handle: Callable[[Message], Any]) -> Any:
-    """Take one message and reply to it; gives what `handle` gave, None where it failed."""
+    """Take one message and reply to it; the result of `handle`, None where it failed."""
     request = channel.receive()
     try:
         made = handle(request)
