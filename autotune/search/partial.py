@@ -219,4 +219,4 @@ def count_domain(extent: int) -> tuple[int, ...]:
 
 
 Rule: TypeAlias = Callable[[Partial, str, Target], list[Partial] | None]
-"""A sketch rule: None to skip the stage of that name, else what replaces the partial sketch."""
+"""A sketch rule: None to skip the stage of that name, else successors of the partial sketch."""

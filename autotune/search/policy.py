@@ -357,7 +357,7 @@ def _first_of_each(rows: Rows) -> NDArray[np.intp]:
 
 
 def algorithm(sketch: Sketch) -> tuple[Algorithm, ...]:
-    """The steps of a sketch that change what is summed up; none: sums as they are defined."""
+    """The steps of a sketch that rewrite sums; none: sums as they are defined."""
     return tuple(step for step in sketch.steps if isinstance(step, Algorithm))
 
 

@@ -79,7 +79,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A hole, the values that it may take in increasing order, and what it decides."""
+    """A hole, the values that it may take in increasing order, and its role."""
 
     name: str
     domain: tuple[int, ...]

@@ -128,7 +128,7 @@ def features(
 
 
 def log2_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
-    """The feature "analytic" by itself: what an untrained ranker predicts, shape [n]."""
+    """The feature "analytic" by itself: the prediction of an untrained ranker, shape [n]."""
     return np.log2(np.maximum(analytic_seconds(analysis, target, n_threads), 1e-9))
 
 

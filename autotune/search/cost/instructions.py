@@ -68,7 +68,7 @@ def lookups(op: Compute) -> tuple[tuple[int, frozenset[str]], ...]:
 
 
 def widening(form: MultiplyAdd | None, dtype: str, uses_lanes: bool) -> int:
-    """Instructions that make an operand of `form` of what was loaded as `dtype`."""
+    """Instructions that make an operand of `form` of elements loaded as `dtype`."""
     if form is None or dtype in form.operands or not any(holds(o, dtype) for o in form.operands):
         return 0
     return _WIDENED if uses_lanes else _WIDENED_SPLAT

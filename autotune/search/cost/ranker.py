@@ -59,7 +59,7 @@ class Ranker:
     """Number of samples to train on before the next prediction; 0: no new ones."""
 
     def teach(self, task: str, rows: Array, latency_s: Array) -> None:
-        """Add what earlier runs measured, as `observe` does, but without training: see `train`."""
+        """Add measurements of earlier runs, as `observe`, but without training: see `train`."""
         for row, seconds in zip(rows, latency_s, strict=True):
             self._add(task, row, seconds)
         self._n_taught += len(rows)

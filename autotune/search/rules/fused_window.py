@@ -66,7 +66,7 @@ WINDOW_VECTORS = (1, 2, 3, 4)
 class _Chain:
     """The stages: `window` is None where `middle`, which is read by `anchor`, is itself the window.
 
-    `padding`: what the window alone reads, the last stage first.
+    `padding`: producers of the window alone, the last stage first.
     """
 
     anchor: Compute

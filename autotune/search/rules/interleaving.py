@@ -54,7 +54,7 @@ def _lanes_used(n: int, lanes: int) -> float:
 
 
 def _by_constants(dag: ComputeDAG, anchor: Compute) -> bool:
-    """Whether what differs from channel to channel is constant."""
+    """Whether only constants differ from channel to channel."""
     channel = anchor.axes[-1].name
     tensors = (
         x.tensor.name for x in anchor.reads if any(channel in variables(i) for i in x.indices)
@@ -78,7 +78,7 @@ def in_parts(p: Partial, anchor: Compute, factor: int) -> tuple[Partial, Compute
 def interleaved(
     p: Partial, op: Compute, anchor: Compute, factor: int
 ) -> tuple[Partial, Compute, Compute]:
-    """Consumer `op`, which adds up what `anchor` computes in `factor` parts."""
+    """Consumer `op`, which adds up the `factor` partial sums of `anchor`."""
     if factor == 1:
         return p, op, anchor
     out, total, parts = in_parts(p, anchor, factor)

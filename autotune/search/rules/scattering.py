@@ -6,7 +6,7 @@
           the element, or the vectors, at the place of the term
 
 Every thread reads the places of all terms that may be its own. The sums are complete when all terms
-are, so what reads them is a kernel of its own.
+are, so their consumer is a kernel of its own.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def tile_reduction_with_consumer(p: Partial, name: str, target: Target) -> list[
     return out
 
 
-# --- what the definition says -----------------------------------------------------------------
+# --- facts of the definition ------------------------------------------------------------------
 
 
 def root_and_anchor(state: State, name: str) -> tuple[Compute, Compute] | None:
@@ -409,7 +409,7 @@ def _place_blocked_anchor(
 
 
 def _prefetch_for_consumer(p: Partial, op: Compute) -> Partial:
-    """While a reduction runs, prefetch what its consumer `op` will read and write."""
+    """While a reduction runs, prefetch the operands and the result of its consumer `op`."""
     out = p.hole("tile.touch", (0, 1), Role.PREFETCH_CONSUMER)
     names = (*_activations(p.state, p.state[op.name].op), op.name)
     return out.add(*(Prefetch(n, op.name, Hole("tile.touch")) for n in names))
