@@ -34,7 +34,7 @@ _MAX_SAVED = 100
 
 
 class Journal:
-    """An open log. Use as a context manager; `log` is what the file held when it was opened."""
+    """An open log. Use as a context manager; `log` is its content when it was opened."""
 
     def __init__(self, path: Path, file: BinaryIO, log: Log, n_repaired_bytes: int = 0) -> None:
         self.path = path
@@ -111,7 +111,7 @@ class Journal:
             raise self._cannot(error) from error
 
     def check(self) -> None:
-        """Raise LogLost where the file is, or was at some time, no longer what was written."""
+        """Raise LogLost where the file was changed by another program, now or before."""
         self._require_unchanged()
         if self._lost is not None:
             raise self._lost

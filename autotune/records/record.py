@@ -208,7 +208,7 @@ class Log:
 
     @property
     def header(self) -> Header:
-        """The first header: what the log was started for."""
+        """The first header: of the run that started the log."""
         return self.headers[0]
 
     @property
