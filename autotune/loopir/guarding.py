@@ -152,7 +152,7 @@ def _check_local(state: State, exact: State, host: str) -> None:
 
 
 def size_of(stage: Stage) -> Buffer:
-    """The local sum of squares of what `stage` computes, one for each lane."""
+    """The local sum of squares of the results of `stage`, one for each lane."""
     last = stage.iters[-1]
     lanes = int(last.extent) if last.annotation == "vectorize" else 1
     tensor = Tensor(f"{stage.name}.size", (lanes,), "float32")

@@ -169,7 +169,7 @@ class Instance:
         return add(start, self._value(rel.children[-1]))
 
     def _leaf_value(self, name: str) -> Expr:
-        """Value of what is not split: a loop, or one of two that were fused."""
+        """Value of an iterator that is not split: a loop, or one of two that were fused."""
         fused = next((f for f in self.stage.fuses if name in (f.outer, f.inner)), None)
         if fused is None:
             return self.loop_value(self.stage.iter(name))

@@ -31,7 +31,7 @@ from autotune.te.strides import dense
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named rewrite of a whole program, which keeps what it computes and its well-formedness."""
+    """A named rewrite of a whole program, which keeps its results and its well-formedness."""
 
     name: str
     run: Callable[[Program, Lowering], Program]

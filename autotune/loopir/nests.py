@@ -105,7 +105,7 @@ class _Nest:
         return Kernel(f"k{number}_{_symbol(stage.name)}", total, "t", (), (*lets, *body))
 
     def _guarded(self, inst: Instance, body: Body, total: int, ranges: Ranges) -> Body:
-        """`body` with what it decides and records for other kernels."""
+        """`body` with its guards, and flags for other kernels."""
         name = self.root.name
         if needed := self.guarded.needed_by(name):
             exact = self._exact()
@@ -138,7 +138,7 @@ class _Nest:
         return self._attach(inst, depth, body, ranges) if depth else body
 
     def _inside(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
-        """Loops `depth`… of a stage, but for what is attached to the loop before them."""
+        """Loops `depth`… of a stage, without stages attached to the loop before them."""
         stage = inst.stage
         if self._is_routed(inst, depth) and not isinstance(leaf, _Update):
             return self._scatter(inst, depth, ranges)
@@ -179,7 +179,7 @@ class _Nest:
         return (store, *self.guarded.watch(inst, store))
 
     def _accumulate(self, inst: Instance, depth: int, ranges: Ranges) -> Body:
-        """acc = identity or what is there; reduction loops { acc ⊕= … }; store acc."""
+        """acc = identity or the stored value; reduction loops { acc ⊕= … }; store acc."""
         inst = replace(inst, stage=register_tile(inst))
         stage, sizes = inst.stage, inst.sizes
         body = stage.op.body
@@ -261,7 +261,7 @@ class _Nest:
         return body
 
     def _produce(self, stage: Stage, body: Body, ranges: Ranges, otherwise: Body = ()) -> Body:
-        """Fill a local buffer with what `body` reads of `stage`, in front of `body`.
+        """Fill a local buffer with the region of `stage` that `body` reads, in front of `body`.
 
         `otherwise`: what is run instead of `body` where transformed data in it are not bounded.
         """
@@ -350,7 +350,7 @@ class _Reduction:
         return (Store(acc, at, identity(self.reduce.op, acc.dtype)),)
 
     def resume(self, inst: Instance, ranges: Ranges) -> Body:
-        """acc = what the tensor holds."""
+        """acc = the element of the tensor."""
         return (Store(*self.accumulator(inst, ranges), Load(*inst.target(ranges))),)
 
     def update(self, inst: Instance, ranges: Ranges) -> Body:
