@@ -62,7 +62,7 @@ class _Exact:
         return tuple(self.taken)
 
     def _take(self, step: Step) -> None:
-        """Take over what still has a meaning; unrolling stays with the fast computation."""
+        """Take over steps that still have a meaning; unrolling stays with the fast computation."""
         if isinstance(step, Algorithm):
             self._add(CacheWrite(step.stage, exact_name(step.stage)))
             return
@@ -78,7 +78,7 @@ class _Exact:
         self.taken.append(step)
 
     def _inline_producers(self, name: str) -> None:
-        """Let the sum read what is in memory: inputs, and results of kernels before."""
+        """Let the sum read from memory: inputs, and results of kernels before."""
         for op in self._producers(name):
             stays = op.name in self.state.dag.outputs or self._is_kernel(op.name)
             if not op.reduce_axes and not stays:

@@ -149,7 +149,7 @@ def _axes(tensor: Tensor) -> tuple[Axis, ...]:
 
 
 def _parts(x: Expr, n: int) -> list[Expr]:
-    """`x` rounded, what that leaves rounded, and so on."""
+    """`x` rounded, the remainder rounded, and so on."""
     out, rest = [], x
     for _ in range(n):
         out.append(cast(_NARROW, rest))

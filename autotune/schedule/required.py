@@ -12,7 +12,7 @@ from autotune.te.expr import Expr, Load
 
 
 def required_extents(state: State, name: str, target: Stage, depth: Depth) -> tuple[Extent, ...]:
-    """Extents of what one iteration of loop `depth` of `target` reads of tensor `name`.
+    """Extents of the region of tensor `name` that an iteration of loop `depth` of `target` reads.
 
     Reduction axes keep their extents. Quotients take regions to be tiles of the divisor: lowering
     computes the exact region. Every reader must be computed inside that loop, else ScheduleError.

@@ -122,7 +122,7 @@ class Stage:
         raise ScheduleError(f"stage {self.name} has no loop '{name}'")
 
     def ragged(self, name: str) -> Axis | None:
-        """The reduction axis called `name` whose length depends on what is loaded, if it is one."""
+        """The reduction axis called `name` whose length is loaded, if it is one."""
         axes = self.op.reduce_axes
         return next((a for a in axes if a.name == name and a.limit is not None), None)
 
@@ -207,7 +207,7 @@ class Transformed:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A DAG with one sum computed another way, and what makes its new constants of the old."""
+    """A DAG with one sum computed another way, and the functions of its derived constants."""
 
     dag: ComputeDAG
     derived: tuple[Compute, ...]

@@ -115,7 +115,7 @@ class ComputeInline:
 
 @dataclass(frozen=True, slots=True)
 class ComputeAt:
-    """Compute what loop `iter` of stage `target` needs of `stage` inside that loop."""
+    """Compute the region of `stage` that loop `iter` of stage `target` needs inside that loop."""
 
     stage: str
     target: str

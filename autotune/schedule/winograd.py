@@ -179,7 +179,7 @@ class _Rewriter:
         return -(-p.n_results // self.m)
 
     def _in_phases(self, axes: Iterable[Axis], inner: Mapping[str, Axis]) -> tuple[Axis, ...]:
-        """`axes` with their phases, and what `inner` has in place of them."""
+        """`axes` with their phases, and their replacements in `inner`."""
         pairs = ((self.phases.get(a.name), inner.get(a.name, a)) for a in axes)
         return tuple(a for pair in pairs for a in pair if a is not None)
 
