@@ -133,7 +133,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 def index_values(e: Expr, env: Mapping[str, Grid]) -> Grid:
     """An index expression or condition at every point of `env`, arrays that broadcast.
 
-    Raises TypeError for what is no index.
+    Raises TypeError for anything but an index.
     """
     match e:
         case Const(value=value):

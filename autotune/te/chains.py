@@ -61,7 +61,7 @@ def _follows(reader: Compute, op: Compute) -> bool:
 
 
 def is_product(op: Compute) -> bool:
-    """Whether `op` sums over one axis, and what it reads serves several of its points."""
+    """Whether `op` sums over one axis, with loads that serve several of its points."""
     is_sum = isinstance(op.body, Reduce) and op.body.op == "sum"
     return is_sum and len(op.reduce_axes) == 1 and len(op.axes) > 1 and reuses(op)
 

@@ -25,7 +25,7 @@ def n_elements(body: Expr, axis: Axis) -> int | None:
 
 
 def _moves(index: Expr, name: str) -> bool:
-    """Whether `name` is a part of an index itself, not of what one is read from."""
+    """Whether `name` is a part of an index itself, not of the source of one."""
     match index:
         case Var():
             return index.name == name

@@ -197,7 +197,7 @@ class Tensor:
 
     @property
     def name(self) -> str:
-        """Name in the DAG, in schedules and in what is printed."""
+        """Name in the DAG, in schedules and in printed text."""
         return self.op.name
 
     @property
