@@ -79,7 +79,7 @@ class TaskImproved:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished:
-    """A task gets no more trials; what they would have cost goes to the others."""
+    """A task gets no more trials; their time goes to the others."""
 
     task: str
     best_s: float | None

@@ -28,7 +28,7 @@ class Seconds:
 
 @dataclass(slots=True)
 class Default:
-    """The default program of a task, and what the analytical cost model expects of it."""
+    """The default program of a task, and its latency by the analytical cost model."""
 
     steps_json: str
     estimate_s: float | None
@@ -85,7 +85,7 @@ class Ledger:
         return sorted(one_each.values(), key=lambda r: r.result.latency_s or 0.0)
 
     def times(self, task: str) -> TaskTimes:
-        """Latencies of the default program and of what `distill` would choose."""
+        """Latencies of the default program and of the choice of `distill`."""
         if task not in self._times:
             self._times[task] = self._pooled(task)
         return self._times[task]

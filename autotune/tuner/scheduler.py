@@ -218,7 +218,7 @@ class Scheduler:
         return (before - best) / max(1, window)
 
     def _floor_s(self, task: TuningTask) -> float:
-        """Seconds that a task may come down to: its bound, else what its best peer suggests."""
+        """Seconds that a task may come down to: its bound, else the estimate from its best peer."""
         if task.bound_s is not None:
             return task.bound_s
         return self._guess_s(task) / _PEER_HEADROOM

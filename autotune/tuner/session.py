@@ -200,7 +200,7 @@ class Session:
         return state, candidates
 
     def _look_ahead(self, state: TaskState, n_building: int) -> None:
-        """Choose what comes next, while the builders work on candidates of `state`."""
+        """Choose the next task, while the builders work on candidates of `state`."""
         after = self.scheduler.after(state)
         self._ahead = (after, self._ask(after, n_building)) if after else None
 
@@ -272,7 +272,7 @@ class Session:
         for result in self.measurer.stream(state.task.dag, steps, state.best_s, ahead):
             self._write(state.task, candidates[len(results)], result)
             results.append(result)
-            if self._stop_reason() is not None:  # no need to run what has been built already
+            if self._stop_reason() is not None:  # no need to run built candidates
                 break
         self.sink.sync()
         searched_s = self.measurer.waited_s - waited_s

@@ -16,7 +16,7 @@ from autotune.graph.network import takes_whole
 from autotune.tuner.task import TuningTask
 
 _ROUNDING = 1e-9
-"""Weights are sums of shares, so what is left of one may be a rounding error."""
+"""Weights are sums of shares, so a remainder may be a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
