@@ -79,7 +79,7 @@ class Target:
 
     @property
     def llvm_features(self) -> str:
-        """`features` as LLVM takes them: without what is emulated, and without what is slow."""
+        """`features` as LLVM takes them: without emulated and without slow ones."""
         left_out = {f"+{name}" for name in (EMULATION, *self.isa.avoided)}
         known = [f for f in self.features.split(",") if f and f not in left_out]
         return ",".join([*known, *(f"-{name}" for name in self.isa.avoided)])

@@ -1,7 +1,7 @@
 """Floor 0: the instruction sets that code can be made for.
 
 isa = isa_with(features)          # the widest one of this CPU
-core = core_named("znver4")       # what instructions cost there
+core = core_named("znver4")       # costs of instructions
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def isa_with(features: Mapping[str, bool]) -> Isa | None:
 
 
 def with_forms(isa: Isa, features: Set[str]) -> Isa:
-    """The instruction set with what a CPU of these features has of it besides what it requires."""
+    """The instruction set with the optional parts of it that these features of a CPU give."""
     there = (f for f in isa.forms if not f.features or not features.isdisjoint(f.features))
     lookup = isa.byte_lookup if isa.byte_lookup_feature in features else ""
     return replace(isa, forms=tuple(there), byte_lookup=lookup)

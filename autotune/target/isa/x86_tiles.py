@@ -11,7 +11,7 @@ from dataclasses import replace
 from autotune.target.isa.record import MultiplyAdd, TileUnit
 
 EMULATION = "emulated-amx"
-"""A feature that no CPU has: kernels call functions that do what the instructions do. For tests."""
+"""A feature that no CPU has: kernels call functions that emulate the instructions. For tests."""
 
 _STATE = """
 ; The registers: 64 bytes of configuration, then eight times 16 rows of 64 bytes.
@@ -159,7 +159,7 @@ _WIDENED = {
 
 
 def _product(form: MultiplyAdd) -> str:
-    """A function that does what an instruction does."""
+    """A function that emulates an instruction."""
     total, mul, add = (
         ("float", "fmul", "fadd") if form.accumulator == "float32" else ("i32", "mul", "add")
     )
