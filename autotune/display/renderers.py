@@ -38,7 +38,7 @@ class Plain(Renderer):
         self._write = write
 
     def show(self, event: Event) -> None:
-        """One line for a batch and for the finals, none for what adds nothing to them."""
+        """One line for a batch and for the finals, none for other events."""
         was_final = self.view.is_final
         self.view.apply(event)
         if isinstance(event, BatchMeasured):
@@ -89,7 +89,7 @@ class LiveTable(Renderer):
         self._shown_at = self._clock()
 
     def _draw(self) -> RenderableType:
-        """The display; on an empty screen where the terminal has wrapped what was drawn before."""
+        """The display; on an empty screen where the terminal has wrapped the last one."""
         size = self._console.size
         if size != self._size:
             self._size = size
