@@ -52,7 +52,7 @@ def given_inferences(
 
 
 def _read(ports: tuple[Endpoint, ...], files: tuple[tuple[str, Path], ...]) -> list[Arrays]:
-    """The arrays of every inference; what is a file alone belongs to all of them."""
+    """The arrays of every inference; a single file belongs to all of them."""
     sources = [(name, _members(path)) for name, path in files]
     counts = {len(members) for _, members in sources if len(members) > 1}
     if len(counts) > 1:

@@ -139,7 +139,7 @@ def command(
 
 
 def _bytes_by_kind(path: Path, artifact: Artifact) -> dict[str, int]:
-    """Bytes of the file: weights by what was done to them, code, and all else."""
+    """Bytes of the file: weights by their kind, code, and all else."""
     weights = {f"weights {kind}": n for kind, n in artifact.constant_kinds.items()}
     kinds = {**weights, "code": len(artifact.image.data)}
     return {**kinds, "other": path.stat().st_size - sum(kinds.values())}

@@ -43,7 +43,7 @@ def prepare_streams() -> None:
 
 
 def settle_streams() -> None:
-    """Write what is left; what cannot be written must not fail once more on the way out."""
+    """Flush; an error must not come once more on the way out."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
