@@ -49,7 +49,7 @@ def cache_folder() -> Path:
 
 
 def key_of(*parts: str | bytes) -> str:
-    """A key for what `parts` determine: 64 hexadecimal digits. Their borders count."""
+    """A key of `parts`: 64 hexadecimal digits. Their borders count."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -190,7 +190,7 @@ class FileStore:
         return path
 
     def _make_room(self, n_bytes: int, newest: Path) -> None:
-        """Remove what was used least recently, where all is more than `max_bytes`."""
+        """Remove the least recently used, where all is more than `max_bytes`."""
         with self._lock:
             if self._n_bytes is not None:
                 self._n_bytes += n_bytes
@@ -220,7 +220,7 @@ class FileStore:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether only this user (or root) can have written what is in `folder`."""
+    """Whether only this user (or root) can have written into `folder`."""
     try:
         info = folder.stat()
     except OSError:

@@ -242,7 +242,7 @@ def _guarded(function: Function) -> Function:
     return read
 
 
-# --- what has parts ---------------------------------------------------------------------------
+# --- composite types --------------------------------------------------------------------------
 
 
 def _optional(inner: Coded, null: Coded) -> Coded:

@@ -153,7 +153,7 @@ def read_preset(preset: str) -> dict[str, Any]:
 
 
 def preset_path(preset: str) -> Path:
-    """The file of a preset, or what a path names."""
+    """The file of a preset, or of a path."""
     if preset not in PRESETS:
         if Path(preset).exists():
             return Path(preset)

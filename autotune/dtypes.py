@@ -79,7 +79,7 @@ class DType:
         return 17 if self.eps and self.eps < 1e-12 else 9
 
     def literal(self, value: float) -> float | int | bool:
-        """The element nearest to `value`: what a constant of this type holds.
+        """The element nearest to `value`, as a constant of this type holds it.
 
         Floats are rounded where arithmetic is wider than the type, or else by code generation.
         """

@@ -53,7 +53,7 @@ class ModelError(AutotuneError):
 
 
 class NotCompilable(ModelError):
-    """A valid model that is outside of what is compiled: ONNX Runtime may run it."""
+    """A valid model that cannot be compiled: ONNX Runtime may run it."""
 
 
 class UnsupportedOperator(NotCompilable):
@@ -113,7 +113,7 @@ class LogBusy(AutotuneError):
 
 
 class LogLost(AutotuneError):
-    """The log was deleted, replaced or cut off while it was written; what it held is saved."""
+    """The log was deleted, replaced or cut off while it was written; its content is saved."""
 
 
 class OutputError(AutotuneError):

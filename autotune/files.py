@@ -275,7 +275,7 @@ class PendingFile:
         os.replace(self._name, self._target)
 
     def discard(self) -> None:
-        """Close the file; what was not published is gone."""
+        """Close the file; an unpublished one is gone."""
         self.file.close()
         self.forget_name()
 
@@ -289,7 +289,7 @@ class PendingFile:
 
 
 def remove_pending_files() -> None:
-    """Remove what this process has written beside destinations, before it ends at once."""
+    """Remove temporary files of this process beside destinations, before it ends at once."""
     for path in list(_named):
         with suppress(OSError):
             path.unlink(missing_ok=True)

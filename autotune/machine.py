@@ -88,7 +88,7 @@ def told_threads(environment: Mapping[str, str] | None = None) -> int | None:
 
 
 def read_limits(root: Path = Path("/")) -> Limits:
-    """The limits as the files below `root` state them; what cannot be read is no limit."""
+    """The limits in the files below `root`; an unreadable one is no limit."""
     n_cores = len(usable_cpus())
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Limits(

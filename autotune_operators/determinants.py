@@ -27,7 +27,7 @@ def _det(rw: Rewriter) -> None:
 
 
 def _eliminated(rw: Rewriter, x: str, size: int) -> tuple[str, str]:
-    """x[m, size, size] -> its largest pivot [m, 1, 1] with a sign, and what is left of it."""
+    """x[m, size, size] -> its largest pivot [m, 1, 1] with a sign, and the Schur complement."""
     if size == 1:
         return x, ""
     zero, one = (rw.scalar(value, rw.kind(0).dtype) for value in (0.0, 1.0))

@@ -86,7 +86,7 @@ def _whole(
 
 
 def _matrix(n_in: int, n_parts: int, length: int, inverse: bool, onesided: bool) -> Array:
-    """[n_in · n_parts, n_out · parts]: what a transform makes of every unit vector."""
+    """[n_in · n_parts, n_out · parts]: the transforms of all unit vectors."""
     units = np.eye(n_in * n_parts).reshape(-1, n_in, n_parts)
     signal = units[..., 0] + (1j * units[..., 1] if n_parts == 2 else 0)
     if inverse and onesided:
