@@ -6,8 +6,8 @@
 
 A tensor that a product or a window reads is stored narrow, once: its producer rounds it as the last
 thing that it does, and readers that compute in float32 widen it in registers. Normalisations,
-softmax and everything else that is not linear are computed in float32, and tensors that only they read
-are so stored. A product, a window or a table that is `kept` asks for nothing narrow.
+softmax and everything else that is not linear are computed in float32; tensors that only they read
+are stored so. A product, a window or a table that is `kept` asks for nothing narrow.
 """
 
 from __future__ import annotations
