@@ -190,7 +190,7 @@ class _Cutter:
         return span.nodes[low]
 
     def _small(self, found: Survey, plan: list[Span]) -> dict[int, str]:
-        """The nodes of the segment that is worth a cut least of those that are not."""
+        """The nodes of the least profitable segment, of those not worth a cut."""
         decided = {span: self.controls[span.nodes[0]] for span in plan if self._is_decided(span)}
         if not any(
             decided[span].needs_onnxruntime if span in decided else not span.is_compiled

@@ -133,7 +133,7 @@ class _Narrower:
         ]
 
     def _move(self, node: Node, n_data: int) -> None:
-        """Move narrow elements; the results keep no wide form but where they are outputs."""
+        """Move narrow elements; results in float32 remain for outputs alone."""
         moved = tuple(self._new(name) for name in node.outputs)
         data = [self.narrow[name] for name in node.inputs[:n_data]]
         rest = list(node.inputs[n_data:])

@@ -1,4 +1,4 @@
-"""① Simplification: rules for nodes that compute nothing."""
+"""① Algebraic simplification: rules for nodes that compute nothing."""
 
 from __future__ import annotations
 

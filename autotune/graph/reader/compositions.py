@@ -41,7 +41,7 @@ def is_old(node: Node) -> bool:
 def compose(composition: Rewrite, rw: Rewriter) -> None:
     """Emit the nodes of a composition, named as parts of the node.
 
-    What it refuses is no matter of the opset, which the error leaves out.
+    Its refusals do not depend on the opset, which the error leaves out.
     """
     node = rw.node
     try:
