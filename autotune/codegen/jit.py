@@ -31,7 +31,7 @@ _ACCESS: Mapping[Region, int] = {
 class Library:
     """Machine code ready to be called; it lives as long as this object.
 
-    It is a copy of the image: what becomes of a file that the image came from is of no matter.
+    It is a copy of the image: the file that the image came from may change or go.
     Functions of other libraries are found in this process and in libm. Raises CodegenError for one
     that is nowhere, and for memory that the system does not let be executed; MissingDependency for
     a library that is not installed.

@@ -1,4 +1,4 @@
-"""⑤ The team: worker threads of this process that callers share, and the job of a caller.
+"""⑤ The team: a thread pool of this process that callers share, and the job of a caller.
 
     job = Job(team(), functions, n_kernels=60, n_shares=2, table=address)
     # machine code then calls `autotune_team1_run(job.address)`

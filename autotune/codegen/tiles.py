@@ -1,4 +1,4 @@
-"""⑤ Instructions on matrices in registers: which register each of them uses.
+"""⑤ Register allocation for instructions on matrices.
 
 The kernel says which register each instruction uses. An operand stays in its register until another
 one needs it, within code that runs in one piece: another iteration of a loop loads anew.
