@@ -60,7 +60,7 @@ def compile_network(
 ) -> Artifact:
     """Compile `network` with the schedule `steps[key]` for every task.
 
-    `n_threads`: how many threads the schedules were chosen for, the default of whoever runs the
+    `n_threads`: number of threads that the schedules were chosen for, the default of runs of the
     artifact. `tell`: is told of each program that is compiled. `verify`: check the loop IR after
     every pass of lowering. `store`: where machine code of programs is kept and found again. Raises
     NoValidSchedule for a task without steps, ScheduleError or CodegenError where a schedule has no

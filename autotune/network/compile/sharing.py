@@ -1,7 +1,7 @@
-"""⑩ One packed form per weight: programs of several shapes that read a weight in the same order.
+"""⑩ One packing layout per weight: programs of several shapes that read it in the same order.
 
-    shared_weights(networks) ─► which tasks read the same weights
-    forms(dag, steps) ─► in which order a program reads each of its constants, as a digest
+    shared_weights(networks) ─► tasks that read the same weights
+    forms(dag, steps) ─► the packing layout of each constant of a program, as a digest
     prefer_shared(weights, options) ─► for every task the fastest of the options that share most
 
 Every variant of a model has programs of its own over the same weights. A weight that two of them
