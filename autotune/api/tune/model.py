@@ -111,7 +111,7 @@ def resume(
 ) -> TuneResult:
     """Go on with the session of `log`: what is left of its budget, or `trials` or `time_s` more.
 
-    `show`: see `tune`. Raises LogMismatch for a log of another CPU, LogBusy where somebody is
+    `show`: see `tune`. Raises LogMismatch for a log of another CPU, LogBusy where a process is
     writing it, NoValidSchedule where no candidate of a task works.
     """
     given = {name: value for name, value in locals().items() if name != "show"}
