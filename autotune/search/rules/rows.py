@@ -48,7 +48,7 @@ def terms_fill_lanes(op: Compute, target: Target) -> bool:
 def only_terms_are_contiguous(dag: ComputeDAG, op: Compute, target: Target) -> bool:
     """Whether a reduction runs along the direction of memory, and neighbouring results do not.
 
-    Constants that all results share are no matter: the weights of a single channel.
+    Constants that all results share do not count: the weights of a single channel.
     """
     if not op.axes or _are_neighbours(op, op.axes[-1]):
         return False
