@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from autotune.api.showing import Show
     from autotune.graph.reader.model_files import ModelSource
+    from autotune.search.partial import Rule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,6 +132,33 @@ class ShownTuneRequest(TuneRequest):
     """`show`: "table", a live one; "lines", one per batch; "auto", a table where stderr is a
     terminal, else lines; "nothing"; or a function of each event, see `tuning`.
     """
+
+    _: KW_ONLY
+    show: Show = "auto"
+
+
+@dataclass(frozen=True)
+class ResumeRequest:
+    """`log`: of the session. `trials`, `time_s`: so much more than was spent; without one, what is
+    left of its budget. `max_error`: everything measured so far is judged anew. `warm_start`: logs
+    to learn from, after those of the earlier runs. `rules`: sketch rules, see `api.rules`. `stop`
+    and `note`: as for `tune`.
+    """
+
+    log: str | Path
+    _: KW_ONLY
+    trials: int | None = None
+    time_s: float | None = None
+    max_error: float | None = None
+    warm_start: Files = ()
+    stop: Callable[[], bool] = never
+    note: Note = silent
+    rules: Sequence[Rule] = ()
+
+
+@dataclass(frozen=True)
+class ShownResumeRequest(ResumeRequest):
+    """`show`: see `tune`."""
 
     _: KW_ONLY
     show: Show = "auto"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,25 +26,17 @@ from autotune.cli.options import (
 @warm_start_option
 @events_option
 @debug_option
-def command(
-    log_path: Path,
-    trials: int | None,
-    time_s: float | None,
-    max_error: float | None,
-    warm_start: tuple[Path, ...],
-    events: str | None,
-) -> int:
+def command(log_path: Path, events: str | None, **given: Any) -> int:
     """Go on with the session of LOG: same model, settings and seed, nothing measured twice.
 
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.
     With --max-error, everything measured so far is judged anew.
     """
+    from autotune.api.request import ResumeRequest
     from autotune.api.tune.session import reopen
     from autotune.cli.sessions import run_session
 
-    with reopen(
-        log_path, trials=trials, time_s=time_s, max_error=max_error, warm_start=warm_start
-    ) as session:
+    with reopen(ResumeRequest(log_path, **given)) as session:
         for text in session.notes:
             say_note(text)
         if events is None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from autotune.api.request import (
     Note,
+    ResumeRequest,
+    ShownResumeRequest,
     ShownTuneRequest,
     TuneRequest,
     by_fields,
@@ -21,7 +23,6 @@ from autotune.api.request import (
     never,
     silent,
 )
-from autotune.api.showing import Show
 from autotune.api.sources import random_weights_note
 from autotune.api.tune.session import (
     OpenSession,
@@ -34,7 +35,6 @@ from autotune.api.tune.session import (
 )
 from autotune.api.tune.tune_result import Events, TuneResult, run_to_end
 from autotune.config import TuneConfig
-from autotune.files import Files, paths_of
 from autotune.graph.network import Network
 from autotune.graph.reader.model_files import is_path
 from autotune.search.partial import Rule
@@ -97,56 +97,30 @@ def tune_network(
     return _events(prepared, log, never, silent, rules)
 
 
-def resume(
-    log: str | Path,
-    *,
-    trials: int | None = None,
-    time_s: float | None = None,
-    max_error: float | None = None,
-    warm_start: Files = (),
-    stop: Callable[[], bool] = never,
-    note: Note = silent,
-    rules: Sequence[Rule] = (),
-    show: Show = "auto",
-) -> TuneResult:
-    """Go on with the session of `log`: what is left of its budget, or `trials` or `time_s` more.
+@by_fields(ShownResumeRequest)
+def resume(request: ShownResumeRequest) -> TuneResult:
+    """Go on with the session of a log.
 
-    `show`: see `tune`. Raises LogMismatch for a log of another CPU, LogBusy where a process is
-    writing it, NoValidSchedule where no candidate of a task works.
+    Raises LogMismatch for a log of another CPU, LogBusy where a process is writing it,
+    NoValidSchedule where no candidate of a task works.
     """
-    given = {name: value for name, value in locals().items() if name != "show"}
-    return run_to_end(partial(resuming, **given), Path(log), show)
+    return run_to_end(partial(_resuming, request), Path(request.log), request.show)
 
 
-def resuming(
-    log: str | Path,
-    *,
-    trials: int | None = None,
-    time_s: float | None = None,
-    max_error: float | None = None,
-    warm_start: Files = (),
-    stop: Callable[[], bool] = never,
-    note: Note = silent,
-    rules: Sequence[Rule] = (),
-) -> Events:
+@by_fields(ResumeRequest)
+def resuming(request: ResumeRequest) -> Events:
     """`resume`, as an iterator of events, see `tuner.events`. The log is opened at once."""
+    return _resuming(request)
+
+
+def _resuming(request: ResumeRequest) -> Events:
     with ExitStack() as stack:
-        learnt = paths_of(warm_start)
-        opened = reopen(
-            Path(log), trials=trials, time_s=time_s, max_error=max_error, warm_start=learnt
-        )
-        session = stack.enter_context(opened)
+        session = stack.enter_context(reopen(request))
         for text in session.notes:
-            note(text)
-        return _rest(session, stack.pop_all(), stop, note, rules)
+            request.note(text)
+        return _rest(session, stack.pop_all(), request)
 
 
-def _rest(
-    session: OpenSession,
-    stack: ExitStack,
-    stop: Callable[[], bool],
-    note: Note,
-    rules: Sequence[Rule],
-) -> Events:
+def _rest(session: OpenSession, stack: ExitStack, request: ResumeRequest) -> Events:
     with stack:
-        yield from session.start(stop, note, rules).events()
+        yield from session.start(request.stop, request.note, request.rules).events()

@@ -25,7 +25,7 @@ from autotune.api.compile.mixed_precision import (
     mixtures_of,
 )
 from autotune.api.compile.selection import require_same_machine
-from autotune.api.request import Note, Source, TuneRequest, never, silent
+from autotune.api.request import Note, ResumeRequest, Source, TuneRequest, never, silent
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note
 from autotune.api.tune.tuning import (
@@ -194,31 +194,26 @@ def create(prepared: PreparedModel, log: Path) -> Iterator[OpenSession]:
 
 
 @contextmanager
-def reopen(
-    path: Path,
-    *,
-    trials: int | None = None,
-    time_s: float | None = None,
-    max_error: float | None = None,
-    warm_start: Sequence[Path] = (),
-) -> Iterator[OpenSession]:
+def reopen(request: ResumeRequest) -> Iterator[OpenSession]:
     """The session of a log that was written before, open inside the block.
 
-    Its budget is what is left of the log's, or `trials` or `time_s` more than was spent.
-    `warm_start`: logs to learn from, after those of the earlier runs. Raises LogMismatch for a log
-    of another CPU or without its tasks, LogBusy where another process is writing it.
+    Raises LogMismatch for a log of another CPU or without its tasks, LogBusy where another process
+    is writing it.
     """
+    path = Path(request.log)
     with Journal.open(path) as journal:
         log = journal.log
         require_tasks(path, log)
-        paths = logs_to_learn(warm_start, TuneConfig.from_json(log.settings).warm_start)
-        header = next_header(log, {"max_error": max_error, "warm_start": paths})
+        paths = logs_to_learn(
+            paths_of(request.warm_start), TuneConfig.from_json(log.settings).warm_start
+        )
+        header = next_header(log, {"max_error": request.max_error, "warm_start": paths})
         config = TuneConfig.from_json(header.config)
         require_same_machine(log.header, parse_target(config.target))
         require_threads(header.n_threads)
         budget = Budget(config.trials, config.time_s)
-        if trials is not None or time_s is not None:
-            budget = spent(log).plus(trials, time_s)
+        if request.trials is not None or request.time_s is not None:
+            budget = spent(log).plus(request.trials, request.time_s)
         notes = (*denial(), *_notes(journal, header))
         journal.append([header])
         yield OpenSession(journal, log, header, budget, notes)
