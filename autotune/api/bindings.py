@@ -109,8 +109,7 @@ class Bound:
 
     def original(self, shapes: Shapes) -> Original:
         """The file at shapes of its inputs."""
-        model = self.model
-        return Original(model.path, shapes, model.random_weights, model.constants)
+        return Original(self.model, shapes)
 
     def originals(self) -> list[Original]:
         """The file at the shapes of every variant."""

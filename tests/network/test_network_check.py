@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 import autotune
 from autotune.errors import WrongNumbers
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.network import Network, build_network
 from autotune.network.check import oracles
 from autotune.network.check.check import Report, check_model
@@ -69,7 +70,7 @@ def compiled(path: Path, fault: Fault = lambda outputs: None) -> tuple[Faulty, N
 
 
 def check(path: Path, fault: Fault = lambda outputs: None, **options: Any) -> Report:
-    return check_model(*compiled(path, fault), Original(path), **options)
+    return check_model(*compiled(path, fault), Original(BoundModel(path)), **options)
 
 
 def swap_nan(outputs: dict[str, Array]) -> None:
@@ -218,7 +219,7 @@ def test_newer_opsets_have_a_conditioning_too(tmp_path: Path) -> None:
         }
     """
     w = np.random.default_rng(0).standard_normal((256, 32)).astype(np.float32)
-    original = Original(text(tmp_path, source, w=w))
+    original = Original(BoundModel(text(tmp_path, source, w=w)))
     x = np.random.default_rng(1).standard_normal((4, 256)).astype(np.float32)
     inputs = {"x": x, "c": np.array(True)}
     oracle = onnxruntime_oracle(original, 1)
@@ -297,7 +298,7 @@ def test_noise_leaves_shapes_alone(tmp_path: Path, opset: int) -> None:
     proto = onnx.load(text(tmp_path, source))
     noisy = rounded_anew(proto, 1, 256.0)
     assert sum(n.output[0].endswith("#factor") for n in noisy.graph.node) == 3  # x, r and y
-    original = Original(tmp_path / "m.onnx")
+    original = Original(BoundModel(tmp_path / "m.onnx"))
     x = np.ones((1, 2, 8, 8), np.float32)
     for oracle in (onnxruntime_oracle(original, 1), reference_oracle(original)):
         found = list(oracle.rounded({"x": x}, range(1, 3), 256.0))
@@ -325,17 +326,17 @@ def test_the_oracle_runs_the_file_as_it_is(tmp_path: Path, monkeypatch: pytest.M
     model = Model(compile_network(other, dict.fromkeys(other.tasks, ()), host_target()), 1)
     text(tmp_path, MLP, w=w)
     with pytest.raises(WrongNumbers, match=r"oracle .ONNX Runtime, normal inputs"):
-        check_model(model, other, Original(path, {"x": (2, 4)}))
+        check_model(model, other, Original(BoundModel(path), {"x": (2, 4)}))
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(WrongNumbers, match=r"oracle .onnx.reference"):
-        check_model(model, network, Original(path, {"x": (2, 4)}))
+        check_model(model, network, Original(BoundModel(path), {"x": (2, 4)}))
 
 
 def test_other_shapes_than_the_file_states(tmp_path: Path) -> None:
     path = text(tmp_path, MLP.replace("N", "1"), w=np.eye(4, dtype=np.float32))
     network = build_network(path, {"x": (3, 4)})
     model = Model(compile_network(network, dict.fromkeys(network.tasks, ()), host_target()), 1)
-    report = check_model(model, network, Original(path, {"x": (3, 4)}))
+    report = check_model(model, network, Original(BoundModel(path), {"x": (3, 4)}))
     assert report.oracles == ("ONNX Runtime",)
     assert report.notes == ()
 
@@ -429,10 +430,10 @@ def test_small_weights_are_as_defined(
     opsets = [helper.make_opsetid(d, v) for d, v in (("", 17), ("com.microsoft", 1))]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
     model, network = compiled(tmp_path / "m.onnx")
-    check_model(model, network, Original(tmp_path / "m.onnx"))
+    check_model(model, network, Original(BoundModel(tmp_path / "m.onnx")))
     model.fault = one_percent
     with pytest.raises(WrongNumbers):
-        check_model(model, network, Original(tmp_path / "m.onnx"))
+        check_model(model, network, Original(BoundModel(tmp_path / "m.onnx")))
 
 
 # --- inputs -----------------------------------------------------------------------------------

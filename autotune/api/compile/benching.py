@@ -9,6 +9,7 @@ from typing import Any, overload
 from autotune.api.compile.compiling import Compiled
 from autotune.api.compile.selection import tuned_latencies
 from autotune.errors import LogMismatch, UsageError
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import model_hash, prepare_model
 from autotune.graph.reader.random_weights import needs_weights
@@ -142,7 +143,8 @@ def _onnx_model(compiled: Model, source: Path) -> tuple[Any, Mapping[str, Any]]:
         is_random = needs_weights(source)
     shapes = {end.name: end.shape for end in artifact.inputs}
     if artifact.constant_inputs:
-        original = Original(source, shapes, is_random, artifact.constant_inputs)
+        bound = BoundModel(source, is_random, constants=artifact.constant_inputs)
+        original = Original(bound, shapes)
         return original.source, original.fed
     return prepare_model(source, shapes, is_random), {}
 

@@ -3,26 +3,30 @@
 A kernel that waits for another thread waits for one round trip at least: a few hundred ns between
 two idle cores of one socket, more across sockets, tens of µs when the cores are oversubscribed. A
 virtual machine does not report its topology, so a latency on several threads is reported with this
-figure.
+figure. The functions of this module are compiled by `native`.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
-from autotune.codegen.compile import assemble
 from autotune.codegen.gang import gang
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
+from autotune.codegen.native import give_way, load_acquire, store_release
+from autotune.codegen.native_object import native_object
 from autotune.target import Target
 
-_TRIPS = 500
+TRIPS = 500
 _REPEATS = 8
 _LIMIT_S = 0.1
-_SPINS = 4_000
-_WORDS_BYTES = 256
+SPINS = 4_000
+PONG = 128
+_WORDS_BYTES = 2 * PONG
+_PREFIX = "autotune_latency_"
 
 
 class CoreLatency:
@@ -33,7 +37,10 @@ class CoreLatency:
     ) -> None:
         self._n_threads = n_threads
         self._clock = clock
-        self._library = Library([assemble(_IR, target)])
+        self._library = Library(
+            [native_object(sys.modules[__name__], target, ("round_trips",), _PREFIX)]
+        )
+        self._address = self._library.address(f"{_PREFIX}round_trips")
         self._gang = gang(target, n_threads)
         self._words = aligned((_WORDS_BYTES,), "uint8")
 
@@ -50,62 +57,34 @@ class CoreLatency:
         while not times or (len(times) < _REPEATS and self._clock() - begin < _LIMIT_S):
             start = self._clock()
             self._words.fill(0)
-            self._gang.call(self._library.address("round_trips"), self._words.ctypes.data)
-            times.append((self._clock() - start) / _TRIPS)
+            self._gang.call(self._address, self._words.ctypes.data)
+            times.append((self._clock() - start) / TRIPS)
         return statistics.median(times)
 
 
-# No `pause` in the loop: on some CPUs it takes as long as the round trip. After many spins a thread
-# yields, so that two threads on one core make progress.
-_IR = f"""
-declare i32 @sched_yield()
+def round_trips(words: int, thread: int, n: int) -> int:
+    """What a thread of the gang does; `words`: two cache lines, which threads 0 and 1 count in."""
+    i = 1
+    while thread < 2 and i <= TRIPS:
+        if thread == 0:
+            store_release(words, i)
+            await_value(words + PONG, i)
+        else:
+            await_value(words, i)
+            store_release(words + PONG, i)
+        i += 1
+    return 0
 
-define internal void @await(ptr %at, i64 %value) noinline {{
-entry:
-  br label %look
-look:
-  %spins = phi i64 [ 0, %entry ], [ %more, %spin ], [ %spins, %yield ]
-  %seen = load atomic i64, ptr %at acquire, align 8
-  %is_there = icmp eq i64 %seen, %value
-  br i1 %is_there, label %done, label %again
-again:
-  %patient = icmp ult i64 %spins, {_SPINS}
-  br i1 %patient, label %spin, label %yield
-spin:
-  %more = add i64 %spins, 1
-  br label %look
-yield:
-  call i32 @sched_yield()
-  br label %look
-done:
-  ret void
-}}
 
-; Words 0 and 16 (two cache lines): counters of threads 0 and 1.
-define void @round_trips(ptr %ping, i64 %thread, i64 %n) {{
-entry:
-  %pong = getelementptr i64, ptr %ping, i64 16
-  %plays = icmp ult i64 %thread, 2
-  br i1 %plays, label %start, label %done
-start:
-  %is_first = icmp eq i64 %thread, 0
-  br label %trip
-trip:
-  %i = phi i64 [ 1, %start ], [ %next, %tail ]
-  br i1 %is_first, label %send, label %answer
-send:
-  store atomic i64 %i, ptr %ping release, align 8
-  call void @await(ptr %pong, i64 %i)
-  br label %tail
-answer:
-  call void @await(ptr %ping, i64 %i)
-  store atomic i64 %i, ptr %pong release, align 8
-  br label %tail
-tail:
-  %next = add i64 %i, 1
-  %ends = icmp eq i64 %i, {_TRIPS}
-  br i1 %ends, label %done, label %trip
-done:
-  ret void
-}}
-"""
+def await_value(at: int, value: int) -> int:
+    """Wait for a value. It spins without `pause`, which may take as long as the round trip.
+
+    After many spins a thread yields, so that two threads on one core make progress.
+    """
+    spins = 0
+    while load_acquire(at) != value:
+        if spins < SPINS:
+            spins += 1
+        else:
+            give_way()
+    return 0

@@ -23,7 +23,7 @@ from onnx import ModelProto, NodeProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import MissingDependency, ModelError
-from autotune.graph.constant_values import Constants
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.constant_inputs import fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.onnx_reader import bind_inputs, prepare_model, read_file
@@ -46,39 +46,35 @@ _POOLS = ("MaxPool", "AveragePool", "LpPool")
 
 @dataclass(frozen=True)
 class Original:
-    """The model of a file, with the shapes of inputs that the user bound.
+    """A model's file as it is, with the shapes of inputs that the user bound."""
 
-    `constants`: inputs that have the same value in every inference. `random_weights`: the weights
-    are those that `prepare_model` draws.
-    """
-
-    path: Path
+    model: BoundModel
     shapes: Shapes = field(default_factory=dict)
-    random_weights: bool = False
-    constants: Constants = field(default_factory=dict)
 
     @cached_property
     def proto(self) -> ModelProto:
         """The model as it is in the file; only the stated shapes are changed where bound."""
-        if self.random_weights:
-            return prepare_model(self.path, self.shapes, True, self.constants)
-        model = read_file(self.path)
-        bind_inputs(model, {**self.shapes, **shapes_of(fed(model, self.constants))})
+        bound = self.model
+        if bound.random_weights:
+            return prepare_model(bound.path, self.shapes, True, bound.constants)
+        model = read_file(bound.path)
+        bind_inputs(model, {**self.shapes, **shapes_of(fed(model, bound.constants))})
         return model
 
     @cached_property
     def fed(self) -> dict[str, Array]:
         """The constants as the inputs of `proto` take them."""
-        return fed(self.proto, self.constants)
+        return fed(self.proto, self.model.constants)
 
     @cached_property
     def source(self) -> Path | ModelProto:
         """The file itself, unless something in it was changed: see `proto`."""
-        return self.proto if self.random_weights or self._is_rebound else self.path
+        is_changed = self.model.random_weights or self._is_rebound
+        return self.proto if is_changed else self.model.path
 
     @property
     def _is_rebound(self) -> bool:
-        stated = onnx.load(str(self.path), load_external_data=False).graph.input
+        stated = onnx.load(str(self.model.path), load_external_data=False).graph.input
         return any(
             dim.dim_value not in (0, extent)
             for value in stated
