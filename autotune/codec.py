@@ -4,7 +4,8 @@
     from_json(Port, {"name": "x", "shape": [1, 8]})  -> Port("x", (1, 8))
     from_json(Port, {"name": "x", "shape": [1, ""]}) -> Misfit: shape.1 is '', not a whole number
 
-    hint = int | float | str | bool | None | Any | an Enum of texts | a dataclass | hint | None
+    hint = int | float | str | bool | None | Any | an Enum of texts | Literal[text, ...]
+         | a dataclass | hint | None
          | tuple[hint, ...] | tuple[hint, hint] | Mapping[str, hint] | Annotated[hint, rule, ...]
     rule = within(low, high) | Holds(test, what)    what was read is so
          | Coded(write, read) | tagged(name, classes)   in place of the hint
@@ -28,6 +29,7 @@ from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
+    Literal,
     NamedTuple,
     TypeAlias,
     TypeVar,
@@ -136,6 +138,8 @@ def coded(hint: Any, is_open: bool = False) -> Coded:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _ruled(arguments[0], arguments[1:], is_open)
+    if origin is Literal:
+        return Coded(_same, _one_of({text: text for text in arguments}))
     inner = [coded(a, is_open) for a in arguments if a is not ...] if origin else []
     if origin in (Union, UnionType):
         return _optional(*inner)
@@ -146,7 +150,8 @@ def coded(hint: Any, is_open: bool = False) -> Coded:
     if is_dataclass(hint):
         return _record(hint, is_open)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return _enum(hint)
+        members = {member.value: member for member in hint}
+        return Coded(lambda value: value.value, _one_of(members))
     return Coded(_same, _SCALARS[hint])
 
 
@@ -198,15 +203,13 @@ _SCALARS: dict[Any, Function] = {
 }
 
 
-def _enum(kind: type[Enum]) -> Coded:
-    members = {member.value: member for member in kind}
-
+def _one_of(members: dict[str, Any]) -> Function:
     def read(data: Any) -> Any:
         if type(data) is not str or data not in members:
             raise Misfit(data, f"one of {', '.join(members)}")
         return members[data]
 
-    return Coded(lambda value: value.value, read)
+    return read
 
 
 # --- rules ------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from autotune.api.compile import compiling
 from autotune.api.operators import GROUP
 from autotune.api.request import Dims, Note, Values
 from autotune.cache import FileStore, cache_folder, key_of, package_key
-from autotune.errors import AutotuneError, ModelError
+from autotune.errors import AutotuneError, LogMismatch, ModelError
 from autotune.files import open_input
 from autotune.graph.constant_values import constants_to_json
 from autotune.graph.reader.model_files import model_file
@@ -99,6 +99,21 @@ def cached_artifact(
                 made.write(file)
             found = _kept(store, key, memory) or made
         return found
+
+
+def fitting_artifact(
+    request: SessionRequest, store: FileStore | None, note: Note, memory: str = SHARED
+) -> tuple[SessionRequest, Artifact]:
+    """`cached_artifact`, without the log where it does not fit the shapes of the request; what it
+    is the artifact of.
+    """
+    try:
+        return request, cached_artifact(request, store, note, memory)
+    except LogMismatch as error:
+        if not request.shapes or request.log is None:
+            raise
+        note(f"{error.message}: compiled without it")
+        return fitting_artifact(request.without_log(), store, note, memory)
 
 
 def _kept(store: FileStore, key: str, memory: str) -> Artifact | None:

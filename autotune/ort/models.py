@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from autotune.api.bindings import variant_text
 from autotune.cache import FileStore
-from autotune.errors import LogMismatch, UsageError
+from autotune.errors import UsageError
 from autotune.graph.reader.interface import Interface, ModelPort
 from autotune.network.runtime.arguments import as_array
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
-from autotune.ort.cached import cached_artifact
+from autotune.ort.cached import fitting_artifact
 from autotune.ort.logs import names_shapes
 from autotune.ort.request import SessionRequest
 from autotune.ort.room import Room
@@ -113,17 +113,11 @@ class ModelsByShape:
     ) -> Model:
         """A model for one combination of shapes; without the log, where that has no task of it."""
         request = replace(self._request, shapes=shapes, dims={}, check_inputs=example or None)
-        if request.log is None:
-            return self._model(request)
-        try:
-            return self._model(request)
-        except LogMismatch as error:
-            LOGGER.info("%s: compiled without it for %s", error.message, variant_text(shapes))
-            return self._model(request.without_log())
+        return self._model(request)
 
     def _model(self, request: SessionRequest) -> Model:
-        artifact = cached_artifact(request, self._store, LOGGER.info, self._room.memory)
-        return model_of(artifact, request.n_running)
+        found = fitting_artifact(request, self._store, LOGGER.info, self._room.memory)
+        return model_of(found[1], found[0].n_running)
 
 
 def _array_of(feed: Mapping[str, Any], name: str) -> NDArray[Any]:

@@ -13,13 +13,14 @@ import os
 import pickle
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autotune.api.compile.padding import Padding, batchable, paddable
 from autotune.api.request import Shapes
-from autotune.errors import AutotuneError, LogMismatch
+from autotune.codec import to_json
+from autotune.errors import AutotuneError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import external_files, read_outline
@@ -30,7 +31,7 @@ from autotune.measure.supervisor import Handler
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.hybrid import HybridArtifact
-from autotune.ort.cached import artifact_store, cached_artifact, key_of_request
+from autotune.ort.cached import artifact_store, fitting_artifact, key_of_request
 from autotune.ort.logs import log_beside, names_shapes
 from autotune.ort.request import (
     FACTS,
@@ -88,14 +89,7 @@ def prepare(request: SessionRequest, store_bytes: int | None) -> PreparedNetwork
     """
     notes: list[str] = []
     store = None if store_bytes is None else artifact_store(store_bytes)
-    try:
-        artifact = cached_artifact(request, store, notes.append)
-    except LogMismatch as error:
-        if not request.shapes:
-            raise
-        notes.append(f"{error.message}: compiled without it")
-        request = request.without_log()
-        artifact = cached_artifact(request, store, notes.append)
+    request, artifact = fitting_artifact(request, store, notes.append)
     path = store.find(key_of_request(request)) if store else None
     told = tuple(notes)
     if path is not None:
@@ -125,7 +119,7 @@ def answer(job: BackgroundJob) -> Facts | PreparedNetwork | Failure:
             found = _padding(bound, dimension, job.request.shapes)
             if isinstance(found, str):
                 return Failure(found, is_unpadded=True)
-            paddings.append(found.to_json())
+            paddings.append(to_json(found))
     return replace(prepare(job.request, job.store_bytes), paddings=tuple(paddings))
 
 
@@ -145,6 +139,6 @@ def _reply(message: Message) -> Message:
     job: BackgroundJob = pickle.loads(bytes(message.blobs[0]))
     try:
         found = answer(job)
-        return Message(FAILED if isinstance(found, Failure) else job.kind, asdict(found))
+        return Message(FAILED if isinstance(found, Failure) else job.kind, to_json(found))
     except AutotuneError as error:
         return Message(FAILED, {"text": error.message, "hint": error.hint})

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codec import from_json
 from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.ort.background import background
 from autotune.ort.buckets import Extents, extents_of, padded, rounded_up, shapes_at
@@ -542,7 +543,7 @@ def _with_names(model: Model) -> Run:
 def _paddings(found: PreparedNetwork) -> list[Padding]:
     from autotune.api.compile.padding import Padding
 
-    return [Padding.from_json(fields) for fields in found.paddings]
+    return [from_json(Padding, fields) for fields in found.paddings]
 
 
 def _loaded(found: PreparedNetwork, threads: int, memory: str) -> Model:

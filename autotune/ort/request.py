@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from autotune.api.request import CompileRequest, Dims, Shapes
+from autotune.codec import from_json
 from autotune.errors import UsageError
 from autotune.measure.frames import Message
 from autotune.ort.room import MOST_SHAPES, Room
@@ -150,7 +151,7 @@ class PreparedNetwork:
     is_kept: bool
     notes: tuple[str, ...] = ()
     is_compiled: bool = True
-    paddings: tuple[Mapping[str, Any], ...] = ()
+    paddings: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,8 @@ class Failure:
 
 def answered(reply: Message) -> Facts | PreparedNetwork | Failure:
     """The answer in a reply of `serve`."""
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in reply.fields.items()}
     kinds: dict[str, Any] = {FACTS: Facts, ARTIFACT: PreparedNetwork}
-    found: Facts | PreparedNetwork | Failure = kinds.get(reply.kind, Failure)(**fields)
+    found: Facts | PreparedNetwork | Failure = from_json(
+        kinds.get(reply.kind, Failure), reply.fields
+    )
     return found

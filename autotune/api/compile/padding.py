@@ -11,7 +11,7 @@ sums are rounded; where it cannot, it says why. `batchable` does so for the samp
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,25 +57,6 @@ class Padding:
     masks: tuple[str, ...] = ()
     anchors: tuple[Anchor, ...] = ()
     least: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(found: Mapping[str, Any]) -> Padding:
-        """Inverse of `to_json`."""
-        outputs = {
-            n: tuple((int(a), int(k)) for a, k in axes) for n, axes in found["outputs"].items()
-        }
-        return Padding(
-            found["dimension"],
-            dict(found["inputs"]),
-            outputs,
-            tuple(found["masks"]),
-            tuple(found["anchors"]),
-            int(found["least"]),
-        )
 
 
 def _graphs(bound: BoundModel, shapes: Shapes) -> tuple[Graph, Graph]:
@@ -178,6 +159,7 @@ def _paddable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding:
     lengths = tuple(_lengths_below(extent))
     if not lengths:
         raise UsageError(f"'{dimension}' {_PROBLEM}: {extent} is too short", _HINT)
+    bound = bound.held()
     imported, whole = _graphs(bound, _at(shapes, inputs, extent))
     _require_outputs(imported, whole, dimension)
     masks, proved, rest = frozenset[str](), _possible_anchors(whole, inputs), None
@@ -224,6 +206,7 @@ def _proved(
 
 def _batchable(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding:
     inputs = _axes_of(bound, dimension, shapes)
+    bound = bound.held()
     (imported, first), (_, second) = (_graphs(bound, _at(shapes, inputs, n)) for n in PROOF_EXTENTS)
     _require_outputs(imported, first, dimension)
     found = sample_axes((first, second), dimension, inputs)

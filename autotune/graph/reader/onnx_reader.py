@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -72,6 +73,9 @@ _SUPERSEDED = "superseded"
 _CONTEXT = re.compile(r"Bad node spec for node\. Name: (.*?) OpType: (\S+)")
 """The part of the checker's message that names the node."""
 
+Parted: TypeAlias = tuple[ModelProto, dict[str, Array]]
+"""The model of a file, and its large initialisers that have no data there."""
+
 _ALL_KINDS = TensorProto.DataType.values()
 
 
@@ -124,8 +128,9 @@ def load_model(
     random_weights: bool = False,
     constants: Constants | None = None,
     compilable: bool = True,
+    parted: Parted | None = None,
 ) -> OnnxModel:
-    """Read `path` and give it static shapes.
+    """Read `path`, or take what `parted` holds of it, and give it static shapes.
 
     `shapes` binds the dimensions of inputs by name, `constants` whole inputs; `random_weights`: see
     `random_weights.take_constant_fills`. `compilable`: refuse types of inputs and outputs that the
@@ -134,7 +139,9 @@ def load_model(
     Raises UsageError for a missing file or an unknown input, ModelError for a file that is no
     readable model, DynamicShape for a dimension without a value.
     """
-    model, held = _read_parted(Path(path))
+    model, held = read_parted(Path(path)) if parted is None else (ModelProto(), parted[1])
+    if parted is not None:
+        model.CopyFrom(parted[0])
     drop_initializers_from_inputs(model)
     bind_constants(model, constants or {})
     halves = narrow_ports(model)
@@ -231,7 +238,7 @@ def read_outline(path: Path) -> ModelProto:
     return _outline(path)[0]
 
 
-def _read_parted(path: Path) -> tuple[ModelProto, dict[str, Array]]:
+def read_parted(path: Path) -> Parted:
     """The model of a file as `read_file`, and large initialisers that have no data in it."""
     model, places = _outline(path)
     try:
