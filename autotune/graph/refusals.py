@@ -1,4 +1,4 @@
-"""① Unsupported operators: one error names all of them, each by its first node and with the reason.
+"""① Unsupported-operator diagnostics: one error names all, each by its first node with the reason.
 
 refusals = Refusals()
 for node in graph.nodes:
