@@ -1,4 +1,4 @@
-"""⑩ Dynamic shapes from the variants that there are: a batch of 13 as 8 + 4 + 1.
+"""⑩ Bucketing of a dynamic batch by the variants that there are: 13 as 8 + 4 + 1.
 
     blocks = Blocks(model.variants, artifact.split)
     outputs = blocks.run({"image": thirteen_images})
