@@ -1,4 +1,4 @@
-"""⑥ Transfer between tasks: the best rows of one task seed the search of tasks of equal structure.
+"""⑥ The elite pool: the best rows of one task seed the search of tasks of equal structure.
 
 The policies of a run share one `ElitePool`. A row is transferred as hole values by name; each hole
 of the receiving sketch takes the nearest value of its domain, holes without a match are random.

@@ -1,4 +1,4 @@
-"""⑥ A product, its rows normalised and the product that reads them, as one task: attention.
+"""⑥ Attention as one task: a product, its rows normalised, and the product that reads them.
 
     data → product → pointwise → stages of whole rows → product → pointwise
 

@@ -1,4 +1,4 @@
-"""⑥ Partial results of one channel side by side, where channels alone leave lanes idle.
+"""⑥ K-interleaving: partial sums of a channel side by side, where channels leave lanes idle.
 
 24 channels are one and a half vectors of 16: a quarter of all multiply-adds would compute nothing.
 With the even and the odd terms of the sum apart they are 48 sums in three vectors, to be added up

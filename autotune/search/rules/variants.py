@@ -1,4 +1,4 @@
-"""⑥ The structural choices of multi-level tiling, and the forms of multiply-add among them.
+"""⑥ The structural choices of multi-level tiling, and the instruction variants among them.
 
 Eight registers of a unit (AMX) hold up to six matrices of 16 × 16 sums and two operands: register
 tiles of 2 × 2, 1 × 4, 2 × 3, …

@@ -1,4 +1,4 @@
-"""⑥ A reduction between small linear transforms, as minimal filtering makes it.
+"""⑥ Winograd tiling: a reduction between small linear transforms, by minimal filtering.
 
     x → transforms of a few elements each → batched matrix product → transforms → pointwise consumer
 
