@@ -1,7 +1,7 @@
 """④ From a schedule to loop IR: `lower(dag, steps) -> Program`.
 
-Lowering is the sequence `PASSES`. Each pass takes and gives a well-formed program, so the verifier
-may run after any of them (`verify=True`), and each result can be printed
+Lowering is a sequence of passes, `PASSES`. Each pass of lowering takes and gives a well-formed
+program, so the verifier may run after any of them (`verify=True`), and each result can be printed
 (`autotune explain --stage loopir:PASS`).
 """
 

@@ -1,4 +1,4 @@
-"""④ Pass `hoist-predicates`: conditions leave the loops of a reduction (loop unswitching).
+"""④ Pass `hoist-predicates`: predicate hoisting out of reductions (loop unswitching).
 
     for kh: for kw: for i: acc[w] += select(0 <= h + kh - 1 and 0 <= w + kw - 1, x[…], 0) * k[…]
     ->  for kh: if 0 <= h + kh - 1: for kw: for i: acc[w] += select(0 <= w + kw - 1, x[…], 0) * k[…]
