@@ -183,7 +183,7 @@ class RFactor:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Cut the reduction of `stage` into `factor` consecutive parts, each a partial result.
+    """Split-K: cut the reduction of `stage` into `factor` consecutive parts, each a partial result.
 
     s[c] = sum(x[c, k], k<K)   ->   name[p, c] = sum(x[c, p·K/P + o], o<K/P)
                                     s[c] = sum(name[p, c], p<P)
@@ -199,7 +199,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Interleave:
-    """Compute `factor` partial results of `stage` as neighbours along its innermost axis.
+    """K-interleaving: `factor` partial results of `stage` as neighbours along its innermost axis.
 
     s[c] = sum(x[c, k], k<K)   ->   name[j] = sum(x[j/R, o·R + j%R], o<K/R)
                                     s[c] = name[c·R] + … + name[c·R + R-1]
