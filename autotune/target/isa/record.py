@@ -54,13 +54,13 @@ class TileUnit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MultiplyAdd:
-    """One form of multiply-add: an accumulator lane takes the sum of `terms` products.
+    """A multiply-add form, one instruction: an accumulator lane takes the sum of `terms` products.
 
     `operands`: the dtypes of the two factors, `accumulator` of the sum. A vector has as many
     accumulator lanes as fit it. `intrinsics`: LLVM's name of it by the bits of the accumulators,
     none where LLVM makes the instruction of its own portable operation. `accumulates`: whether it
-    adds to its accumulator; else an addition follows. `features`: what a CPU must have, any one of
-    them, besides what the instruction set requires.
+    adds to its accumulator; else an addition follows. `features`: of a CPU, any one of them
+    suffices, besides those that the instruction set requires.
 
     `unit`: of a form whose operands are matrices: c[i, j] += Σ a[i, g, t] · b[g, j, t] over all
     groups g of `terms` terms t that a row of a register holds.
