@@ -318,7 +318,7 @@ class _View:
         return evaluate.value(simplify(self.body, self.regioned(regions)))
 
     def terms(self, regions: Regions) -> Iterator[tuple[int, Values]]:
-        """The terms of a reduction: how many there are in each combination of regions."""
+        """The number of terms of a reduction in each combination of regions."""
         n_own = len(self.op.axes)
         reduced = [p is not None for p in self.places[n_own:]]
         others = math.prod(self.counts[n_own:])

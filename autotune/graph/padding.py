@@ -39,7 +39,7 @@ from autotune.te.dag import ComputeDAG
 from autotune.te.value_ranges import Values, unknown
 
 Axes: TypeAlias = dict[str, tuple[tuple[int, int], ...]]
-"""The axes of lengths of each tensor, and how many of its indices are one place."""
+"""The padded axes of each tensor, and the number of indices per place."""
 
 
 def output_axes(

@@ -286,7 +286,7 @@ class Rule:
 
 @dataclass(slots=True)
 class RewriteLog:
-    """The rewrites of a graph in their order, and how many of them may happen (None: all)."""
+    """The rewrites of a graph in their order, and the limit of their number (None: all)."""
 
     most: int | None = None
     done: list[str] = field(default_factory=list)

@@ -90,7 +90,7 @@ Known = Mapping[str, _Samples | None]
 
 
 Axes = dict[str, tuple[int, int]]
-"""The axis of samples of each tensor, and how many of its indices are one sample."""
+"""The batch axis of each tensor, and its number of indices per sample."""
 
 
 def sample_axes(graphs: tuple[Graph, Graph], dimension: str, inputs: Mapping[str, int]) -> Axes:

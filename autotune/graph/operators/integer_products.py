@@ -122,7 +122,7 @@ def _bytes_and_offsets(product: IntegerProduct) -> tuple[Array, Array | None]:
 
 
 def unsigned(rw: Rewriter, name: str) -> tuple[str, int]:
-    """Bytes as uint8, and how much larger they are."""
+    """Bytes as uint8, and the offset that was added."""
     if rw.types[name].dtype != "int8":
         return name, 0
     moved = rw("Add", rw("Cast", name, to="int32"), rw.array(np.full(1, _OFFSET, np.int32)))
