@@ -152,7 +152,7 @@ class Frame:
         return width if groups and stride * count % width == 0 else 0
 
     def lane_period(self, form: Linear) -> int | None:
-        """After how many lanes, each one element further, the elements repeat; None: never."""
+        """Period in lanes, each one element further, of repeating elements; None: none."""
         if self.lanes is None:
             return None
         lane = Var(self.lanes[0])

@@ -30,7 +30,7 @@ ALL = 2147483647
 
 
 def call(gang: int, function: int, argument: int, n: int) -> int:
-    """`function(argument, t, n)` on `n` threads at once, t = 0 on this one; how many are missing.
+    """`function(argument, t, n)` on `n` threads at once, t = 0 on this one; the number missing.
 
     With one missing nothing is called. `n` is the same in all calls of a gang.
     """

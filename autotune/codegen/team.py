@@ -42,7 +42,7 @@ _MISSING = (
 _BLOCK_BYTES = 64 << 10
 _MOST_CPUS = 1024  # of a mask
 _PATIENCE_S = 2e-3
-"""For measuring how long it takes to wake a thread."""
+"""For measuring the latency of waking a thread."""
 _PART_S = 25e-6
 """Duration of a part, taken at once: an atomic operation is little beside it."""
 _PART_OF_UNEQUAL_S = 10e-6
