@@ -36,7 +36,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CallersTiming:
-    """Latencies of the inferences of `n_callers` callers in seconds, and how many there were.
+    """Latencies of the inferences of `n_callers` callers in seconds, and their number.
 
     `n_done`: inferences in `seconds`, parts of them included. `n_threads`: of the runtime.
     `max_error`: as of `Timing`.
@@ -150,7 +150,7 @@ def called(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], object] = time.sleep,
 ) -> list[tuple[list[float], float, float]]:
-    """Of every side: seconds of its inferences, how many were done, and in how many seconds.
+    """Of every side: seconds of its inferences, their number, and the total seconds.
 
     A side is one function per caller; all sides have as many. Raises what a call raises.
     """
@@ -171,7 +171,7 @@ def called(
 def _block(
     pool: ThreadPoolExecutor, side: Sequence[Call], block_s: float, clock: Callable[[], float]
 ) -> list[tuple[list[float], float]]:
-    """One block of a side: of every caller its times, and how many inferences it did."""
+    """One block of a side: of every caller its times, and its number of inferences."""
     gate = threading.Barrier(len(side))
     try:
         futures = [pool.submit(_called, call, gate, block_s, clock) for call in side]

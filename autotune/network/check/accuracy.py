@@ -97,7 +97,7 @@ class Report:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """One output each, those with the largest errors first; a line says how many follow."""
+        """One output each, those with the largest errors first; a line counts the rest."""
         worst = sorted(self.outputs, key=lambda o: -o.error)
         more = len(worst) - _MOST_LINES
         rest = (f"and {more} outputs with smaller errors",) if more > 0 else ()

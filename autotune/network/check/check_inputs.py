@@ -28,7 +28,7 @@ _SCALES = {"Mul": 1, "Div": 1, "Sub": 1, "Add": 1}
 _REARRANGES = ("Cast", "Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Slice", "Split")
 _FLAGS = 2
 _LENGTHS = 5
-"""The operand of GroupQueryAttention that says how many places of a cache are filled, less one."""
+"""The operand of GroupQueryAttention with the number of filled places of a cache, less one."""
 
 
 def check_inputs(

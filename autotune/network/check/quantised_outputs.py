@@ -90,7 +90,7 @@ def _constant(
 
 
 def steps_apart(actual: Array, expected: Array, step: float) -> int:
-    """By how many steps two arrays of one shape differ at most, where both are finite."""
+    """Largest difference of two arrays of one shape in steps, where both are finite."""
     with np.errstate(all="ignore"):
         apart = np.abs(actual.astype(np.float64) - expected.astype(np.float64)) / step
     return int(np.rint(apart.max(initial=0.0, where=np.isfinite(apart))))

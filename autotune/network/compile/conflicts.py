@@ -66,7 +66,7 @@ def access(
 
 
 def done_before(kernels: Sequence[Sequence[BufferAccess]]) -> list[int]:
-    """For every kernel, how many of the first kernels must be done before it begins.
+    """For every kernel, the number of first kernels that must be done before it begins.
 
     Those up to the last one that it conflicts with; never fewer than for the kernel before it.
     """

@@ -20,7 +20,7 @@ from autotune.schedule.steps import Steps
 
 @dataclass(frozen=True, slots=True)
 class Smaller:
-    """A program of a task with less constants, and by how many seconds a call takes longer."""
+    """A program of a task with less constants, and the extra seconds of a call."""
 
     steps: Steps
     longer_s: float
