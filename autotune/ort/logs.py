@@ -21,7 +21,7 @@ _LOG_NAMES = ("{}-best.jsonl", "{}.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class UsableLog:
-    """A log, and how many threads its programs are for."""
+    """A log, and the number of threads of its programs."""
 
     path: Path
     n_threads: int
