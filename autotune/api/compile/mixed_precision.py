@@ -35,7 +35,7 @@ NOT_MIXED = "precision auto: float32, because parts of the model run in ONNX Run
 _WORTH_IT = 0.97
 """Of the seconds of float32: a mixture that gains less is not worth its rounding."""
 _MOST_ATTEMPTS = 8
-"""Networks that are compiled and checked to find how many products can stay narrow."""
+"""Networks that are compiled and checked to find the number of narrow products."""
 
 
 @dataclass(frozen=True)

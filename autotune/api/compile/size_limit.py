@@ -50,7 +50,7 @@ def fitting(
 
 
 def _difference(exact: Candidate, first: Candidate | None) -> float:
-    """By how many seconds the cost model expects `exact` to take longer."""
+    """Extra seconds of `exact` by the cost model."""
     return (exact.predicted_s or 0.0) - (first.predicted_s or 0.0 if first else 0.0)
 
 

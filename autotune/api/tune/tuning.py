@@ -378,7 +378,7 @@ def total_flops(log: Log) -> int:
 
 
 def _called(log: Log) -> list[tuple[ComputeDAG, float]]:
-    """The tasks of a model without those that may replace others, and how often each is called."""
+    """The tasks of a model without those that may replace others, with the calls of each."""
     header = log.header
     weights = dict(header.networks[0].tasks) if header.networks else header.weights
     tasks = (task for task in weights.items() if task[0] not in header.parts)
