@@ -17,7 +17,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 Todo: TypeAlias = "deque[tuple[int, A]]"
 OnProgress: TypeAlias = Callable[[int, int], None]
-"""Progress callback: how many results there are, and how many there will be."""
+"""Progress callback: the number of results so far, and of all."""
 
 MIN_SHARE = 4
 """Fewest arguments per process; starting one takes half a second."""
