@@ -130,7 +130,7 @@ class Caches:
     def _contiguous(
         self, name: str, dtype: str, extents: list[Array], shape: tuple[int, ...], line: int
     ) -> _Part:
-        """A box of a tensor: how many contiguous runs it has, of at least `line` bytes each."""
+        """Number of contiguous runs in a box of a tensor, of at least `line` bytes each."""
         run, n_runs = np.full(self.n, float(dtype_bytes(dtype))), np.ones(self.n)
         whole = np.ones(self.n, bool)
         for extent, size in zip(reversed(extents), reversed(shape), strict=True):

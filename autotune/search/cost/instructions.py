@@ -35,7 +35,7 @@ _FROM_BITS = 2
 _EXTREMUM = 3
 """Instructions of a minimum or maximum whose operands may both be NaN."""
 _BINARIES = {"div": 8, "pow": 130, "fmod": 160}
-"""Cost of operations in additions, by how long they occupy the ports."""
+"""Cost of operations in additions, by the time that they occupy the ports."""
 ADDED = 1.5
 """Instructions of a multiply-add whose sum is an instruction of its own: additions have more ports
 than products have."""

@@ -80,7 +80,7 @@ def guarded(op: Compute) -> tuple[tuple[Load, frozenset[str]], ...]:
 
 @lru_cache(maxsize=256)
 def needed_shares(op: Compute) -> tuple[tuple[frozenset[str], float], ...]:
-    """For each condition without which a term adds nothing: its axes, and how often it holds."""
+    """For each condition without which a term adds nothing: its axes, and its share of points."""
     if not isinstance(op.body, Reduce):
         return ()
     found = sorted(conditions(op.body.body, op.body.op), key=repr)
@@ -116,7 +116,7 @@ class Nest:
         self.loops = [loop for s, depth in self.chain for loop in self._own_loops(s, depth)]
 
     def _hosts(self) -> list[tuple[Stage, int]]:
-        """The stage and its hosts, outermost first, each with how many of its loops surround it."""
+        """The stage and its hosts, outermost first, each with the number of its loops around it."""
         out = [(self.stage, len(self.stage.iters))]
         stage = self.stage
         while stage.attach:

@@ -52,7 +52,7 @@ def _in_order_or_parts(dag: ComputeDAG, target: Target) -> list[Partial]:
 
 
 def n_parts(op: Compute, target: Target) -> int:
-    """Into how many parts a reduction with many terms and few results is cut, 1: into none.
+    """Split-K factor of a reduction with many terms and few results, 1: none.
 
     About as many as each then has terms, which is when both sums round least. Where terms fill
     vectors, every result can run by itself, and a part is a number of whole rows of terms.
