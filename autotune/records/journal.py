@@ -244,7 +244,7 @@ def _copied(handle: int, n_bytes: int) -> bytes:
 
 
 def _repair(file: BinaryIO) -> int:
-    """End the file with a newline; returns how many bytes of a torn line were cut off."""
+    """End the file with a newline; returns the bytes of a torn line that were cut off."""
     size = os.fstat(file.fileno()).st_size
     begin = _last_line(file, size)
     n_tail = size - begin

@@ -26,7 +26,7 @@ def record_store() -> FileStore:
 
 
 def keep(store: FileStore, log: Log) -> int:
-    """Keep the records of a distilled log. Gives how many could be."""
+    """Keep the records of a distilled log; the number of those kept."""
     n_kept = 0
     headers = {header.run_id: header for header in log.headers}
     state = kept_state(store)

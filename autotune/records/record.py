@@ -44,7 +44,7 @@ FORMAT = "autotune-log"
 VERSION = 1
 
 _Calls: TypeAlias = tuple[tuple[str, Annotated[int, within(1)]], ...]
-"""Keys of tasks, and how often each is called."""
+"""Keys of tasks, with the number of calls of each."""
 
 
 def _valid_dag(data: dict[str, Any]) -> ComputeDAG:
