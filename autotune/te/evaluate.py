@@ -63,7 +63,7 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def n_points(cond: Expr, extents: Mapping[str, int]) -> int:
-    """At how many points of a box of `extents` a condition by indices alone holds.
+    """Number of points of a box of `extents` at which a condition by indices alone holds.
 
     Takes memory for every point of the axes that it depends on.
     """

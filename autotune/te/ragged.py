@@ -25,7 +25,7 @@ def rows_of(op: Compute) -> frozenset[str]:
 
 
 def pointers(dag: ComputeDAG) -> dict[str, int]:
-    """The tensors that say where rows begin and end, and how many elements all rows have."""
+    """The tensors of the begins and ends of rows, and the number of elements of all rows."""
     found: dict[str, int] = {}
     for op in dag.computes:
         for axis in ragged_axes(op):
