@@ -9,8 +9,8 @@ refusals.check(graph.outputs, editor.nodes)     # raises one error that names th
 Behind the import, refused nodes stay in the graph as `Refused` nodes, so that one error names those
 of all passes:
 
-attempt(editor, node, lambda: rewrite(editor, node))        # in every pass
-require_supported(graph)                                    # after all passes
+except UnsupportedOperator as error: nodes = refused(node, error)      # in every pass
+require_supported(graph)                                              # after all passes
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from autotune.errors import AutotuneError, ModelError, UnsupportedOperator
-from autotune.graph.ir import CUT_HINT, Editor, Graph, Node
+from autotune.graph.ir import CUT_HINT, Graph, Node
 
 _REFUSED = "Refused"
 
@@ -113,26 +113,6 @@ def naming(node: Node) -> Iterator[None]:
         ) from error
     except Exception as error:
         raise _failed(node, error) from error
-
-
-def attempt(
-    editor: Editor,
-    node: Node,
-    run: Callable[[], None],
-    keep: Callable[[Node], None] | None = None,
-) -> None:
-    """Run a rewrite of `node`; if it is refused, emit a `Refused` node for every output instead.
-
-    Nodes that `run` emitted before the refusal are removed. `keep`: emits the `Refused` nodes.
-    """
-    n_nodes = len(editor.nodes)
-    try:
-        with naming(node):
-            run()
-    except UnsupportedOperator as error:
-        del editor.nodes[n_nodes:]
-        for stand_in in refused(node, error):
-            (keep or editor.emit)(stand_in)
 
 
 def refused(node: Node, error: UnsupportedOperator) -> list[Node]:

@@ -10,16 +10,13 @@ from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from math import prod
 
-import numpy as np
-
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType, frozen, frozen_attrs
+from autotune.graph.ir import Editor, Graph, Node, frozen, frozen_attrs
 from autotune.graph.operators.definition import Folding, Trait
-from autotune.graph.operators.moves import moved
 from autotune.graph.operators.table import operator_of
+from autotune.graph.passes.typed_editor import TypedEditor
 from autotune.graph.refusals import naming, refused
 from autotune.graph.rewriter import RewriteLog, Rewriter, Rule
-from autotune.te.expr import Tensor, dtype_of, idx
 
 _MOST_AT_ONE_NODE = 100_000
 """Rewrites of one node and of its replacements; more are a fault of the rules."""
@@ -100,7 +97,7 @@ class _Sweep:
         return []
 
 
-class _Workspace(Editor):
+class _Workspace(TypedEditor):
     """A graph under construction, without dead nodes and without duplicates."""
 
     def __init__(self, graph: Graph) -> None:
@@ -109,21 +106,6 @@ class _Workspace(Editor):
         self._outputs = frozenset(graph.outputs)
         self._alike: dict[Hashable, list[Node]] = {}
         """Emitted nodes by operator and the operands that are no constants."""
-
-    def infer(self, node: Node) -> TensorType | None:
-        operator = operator_of(node.op)
-        found = operator.typing(Rewriter(node, self), lambda **_: []) if operator.typing else []
-        if found or operator.formula is None:
-            return found[0] if found else None
-        kinds = [self.types[name] if name else None for name in node.inputs]
-        elements = [None if k is None else Tensor("x", (1,), k.dtype)[idx(0)] for k in kinds]
-        shape = np.broadcast_shapes(*(kind.shape for kind in kinds if kind is not None))
-        return TensorType(shape, dtype_of(operator.formula(node.attrs, *elements)))
-
-    def fold(self, node: Node, shape: Shape | None) -> Array | None:
-        known = [self.constants[name] for name in node.inputs if name in self.constants]
-        is_constant = known and len(known) == len(node.inputs)
-        return moved(node, known, shape) if is_constant else None
 
     def replace(self, node: Node, others: Iterable[Node], target: str = "") -> None:
         """Count the operands of the nodes that replace one, and those of that one no more."""

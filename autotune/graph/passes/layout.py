@@ -14,37 +14,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
-from autotune.graph.ir import (
-    Editor,
-    Graph,
-    Node,
-    Shape,
-    to_first,
-    to_last,
-    unsupported,
-)
+from autotune.errors import UnsupportedOperator
+from autotune.graph.ir import Graph, Node, Shape, to_first, to_last
 from autotune.graph.operators.definition import Layout
 from autotune.graph.operators.movement import pad_amounts
 from autotune.graph.operators.reductions import reduce_axes
 from autotune.graph.operators.table import operator_of
-from autotune.graph.refusals import attempt
+from autotune.graph.passes.typed_editor import TypedEditor
+from autotune.graph.refusals import naming, refused
+from autotune.graph.rewriter import Rewriter
 
 
 def channels_last(graph: Graph) -> Graph:
     """Store activations with spatial dimensions channels last."""
     layout = _Layout(graph)
-    for original in graph.nodes:
-        node = layout.editor.updated(original)
-        attempt(layout.editor, node, partial(layout.visit, node), layout.emit_first)
+    for node in graph.nodes:
+        layout.run(node)
     return layout.finish()
 
 
 class _Layout:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.editor = Editor(graph)
+        self.editor = TypedEditor(graph)
         self.last: dict[str, str] = {}
         """Tensor in ONNX's order -> its channels-last twin, where one exists."""
         self.first: set[str] = set(graph.inputs) | set(graph.constants)
@@ -55,8 +47,21 @@ class _Layout:
         """Tensors in ONNX's order -> the Reshape that restores their spatial dimensions."""
         self.done: set[str] = set()
         """Outputs of nodes that an earlier rewrite covers."""
-        self.consumers = graph.consumers()
         self.makers = {node.output: node for node in graph.nodes}
+
+    def run(self, original: Node) -> None:
+        """Emit what replaces a node, or what stands for one that is refused."""
+        node = self.editor.updated(original)
+        self.rw = Rewriter(node, self.editor)
+        try:
+            with naming(node):
+                self.visit(node)
+        except UnsupportedOperator as error:
+            self.rw.nodes.clear()
+            for stand_in in refused(node, error):
+                self.emit_first(stand_in)
+        for made in self.rw.nodes:
+            self.editor.emit(made)
 
     def visit(self, node: Node) -> None:
         if node.output in self.done:
@@ -93,19 +98,10 @@ class _Layout:
         if name in self.reshaped and len(shape) == rank:
             return self.reshaped_last(self.reshaped[name])
         full = (1,) * (rank - len(shape)) + shape
-        target = tuple(full[p] for p in to_last(rank))
-        if name in self.editor.constants:
-            value = self.editor.constants[name].reshape(full).transpose(to_last(rank))
-            return self.editor.constant(f"{name}.last", np.ascontiguousarray(value))
         source = self.as_first(name)
-        dtype = self.editor.types[name].dtype
-        if full != shape:
-            wide = self.editor.new(f"{name}.wide", full, dtype)
-            self.editor.emit(Node(name, "Reshape", (source,), (wide,)))
-            source = wide
-        out = self.editor.new(f"{name}.last", target, dtype)
-        self.editor.emit(Node(name, "Transpose", (source,), (out,), {"perm": to_last(rank)}))
-        if full == shape:
+        wide = source if full == shape else self.rw("Reshape", source, shape=full)
+        out = self.rw("Transpose", wide, perm=to_last(rank))
+        if full == shape and name not in self.editor.constants:
             self.last[name] = out
         return out
 
@@ -126,13 +122,13 @@ class _Layout:
 
     def emit_first(self, node: Node) -> None:
         node = self.permuted_weights(node)
-        self.editor.emit(replace(node, inputs=tuple(map(self.as_first, node.inputs))))
+        self.rw.nodes.append(replace(node, inputs=tuple(map(self.as_first, node.inputs))))
         self.first |= set(node.outputs)
 
     def emit_last(self, node: Node, inputs: tuple[str, ...], **attrs: object) -> None:
         outputs = tuple(self.new_last(name) if name else "" for name in node.outputs)
         merged = {**node.attrs, **attrs}
-        self.editor.emit(replace(node, inputs=inputs, outputs=outputs, attrs=merged))
+        self.rw.nodes.append(replace(node, inputs=inputs, outputs=outputs, attrs=merged))
 
     def finish(self) -> Graph:
         for name in self.graph.outputs:
@@ -150,8 +146,8 @@ class _Layout:
             )
             inputs[1] = self._rearranged(inputs[1], view, perm)
             attrs = {"kind": kind}
-        if any(name in self.consumers or name in self.graph.outputs for name in node.outputs[1:]):
-            raise unsupported(node, self.graph, "its second output is used")
+        if any(self.editor.uses[name] for name in node.outputs[1:]):
+            raise self.rw.refuse("its second output is used")
         self.emit_last(replace(node, outputs=node.outputs[:1]), tuple(inputs), **attrs)
 
     def _rearranged(self, name: str, view: Shape, perm: tuple[int, ...]) -> str:
@@ -159,25 +155,16 @@ class _Layout:
 
         Constants are permuted here; of a row times a constant matrix the columns are permuted.
         """
-        if name in self.editor.constants:
-            value = self.editor.constants[name].reshape(view).transpose(perm)
-            return self.editor.constant(f"{name}.last", np.ascontiguousarray(value))
-        dtype = self.editor.types[name].dtype
-        out = self.editor.new(f"{name}.last", tuple(view[p] for p in perm), dtype)
         row = self._row_of_product(name)
-        if row is not None:
-            matrix = self.editor.constants[row.inputs[1]]
-            columns = matrix.reshape(-1, *view).transpose(0, *(p + 1 for p in perm))
-            weights = self.editor.constant(f"{row.inputs[1]}.last", columns.reshape(matrix.shape))
-            product = self.editor.new(f"{name}.row", (1, matrix.shape[1]), dtype)
-            inputs = (self.as_first(row.inputs[0]), weights)
-            self.editor.emit(replace(row, inputs=inputs, outputs=(product,)))
-            self.editor.emit(Node(name, "Reshape", (product,), (out,)))
-            return out
-        source = self.editor.new(f"{name}.view", view, dtype)
-        self.editor.emit(Node(name, "Reshape", (name,), (source,)))
-        self.editor.emit(Node(name, "Transpose", (source,), (out,), {"perm": perm}))
-        return out
+        if row is None:
+            return self.rw("Transpose", self.rw("Reshape", name, shape=view), perm=perm)
+        matrix = self.editor.constants[row.inputs[1]]
+        columns = matrix.reshape(-1, *view).transpose(0, *(p + 1 for p in perm))
+        weights = self.rw.array(columns.reshape(matrix.shape))
+        product = self.editor.new(f"{name}.row", (1, matrix.shape[1]), self.rw.types[name].dtype)
+        inputs = (self.as_first(row.inputs[0]), weights)
+        self.rw.nodes.append(replace(row, inputs=inputs, outputs=(product,)))
+        return self.rw("Reshape", product, shape=(view[p] for p in perm))
 
     def _row_of_product(self, name: str) -> Node | None:
         """The product of a row and a constant matrix that computes `name`, if it is one."""
@@ -194,8 +181,7 @@ class _Layout:
         return self.editor.updated(maker) if fits else None
 
     def _is_read_once(self, node: Node) -> bool:
-        once = len(self.consumers.get(node.output, [])) == 1
-        return once and node.output not in self.graph.outputs
+        return self.editor.uses[node.output] == 1 and node.output not in self.graph.outputs
 
     def elementwise(self, node: Node) -> None:
         rank = len(self.graph.shape(node.output))
@@ -240,7 +226,7 @@ class _Layout:
         pads = [full[p] for p in order] + [full[rank + p] for p in order]
         value = node.inputs[2] if len(node.inputs) > 2 else ""
         source = self.as_last(node.inputs[0])
-        amounts = self.editor.constant(f"{node.output}.pads", np.array(pads, np.int64))
+        amounts = self.rw.integers(*pads)
         self.emit_last(node, (source, amounts, value))
 
     def slice(self, node: Node) -> None:
@@ -251,16 +237,14 @@ class _Layout:
             return
         axes = self.editor.constants[node.inputs[3]]
         moved = [to_last(rank).index(int(a) % rank) for a in axes]
-        name = self.editor.constant(f"{node.output}.axes", np.array(moved, np.int64))
-        inputs = (self.as_last(node.inputs[0]), *node.inputs[1:3], name, *node.inputs[4:])
-        self.emit_last(node, inputs)
+        inputs = (self.as_last(node.inputs[0]), *node.inputs[1:3], self.rw.integers(*moved))
+        self.emit_last(node, (*inputs, *node.inputs[4:]))
 
     def transpose(self, node: Node) -> None:
         """Transpose(x) where x is channels last: one Transpose of the stored tensor."""
         rank = len(self.graph.shape(node.output))
         composed = tuple(to_last(rank).index(p) for p in node.attrs["perm"])
-        source = self.as_last(node.inputs[0])
-        self.editor.emit(replace(node, inputs=(source,), attrs={"perm": composed}))
+        self.rw.again(self.as_last(node.inputs[0]), perm=composed)
         self.first.add(node.output)
 
     def reshape(self, node: Node) -> None:
@@ -268,12 +252,12 @@ class _Layout:
         shape, target = self.graph.shape(node.inputs[0]), self.graph.shape(node.output)
         source = self.last[node.inputs[0]]
         if math.prod(shape[2:]) == 1 or shape[1] == 1:
-            self.editor.emit(replace(node, inputs=(source,)))
+            self.rw.again(source)
             self.first.add(node.output)
         elif self._keeps_channels(node):
             self.reshaped_last(node)
         elif self._flattens(node, shape, target):
-            self.editor.emit(replace(node, inputs=(source,)))
+            self.rw.again(source)
             self.first.add(node.output)
             self.flattened[node.output] = shape
         elif not (self._shuffle(node, shape, target) or self._split_channels(node, shape, target)):
@@ -283,7 +267,7 @@ class _Layout:
         """A Reshape that keeps the first two dimensions, channels last: (n, …, c) -> (n, …, c)."""
         source = self.as_last(node.inputs[0])
         out = self.new_last(node.output)
-        self.editor.emit(replace(node, inputs=(source,), outputs=(out,)))
+        self.rw.nodes.append(replace(node, inputs=(source,), outputs=(out,)))
         return out
 
     def _keeps_channels(self, node: Node) -> bool:
@@ -303,7 +287,7 @@ class _Layout:
         )
 
     def _flattens(self, node: Node, shape: Shape, target: Shape) -> bool:
-        users = self.consumers.get(node.output, [])
+        users = self.rw.readers(node.output)
         return (
             target == (shape[0], math.prod(shape[1:]))
             and node.output not in self.graph.outputs
@@ -327,8 +311,7 @@ class _Layout:
         spread = matrix.reshape(*shape[1:], -1)
         order = (*range(1, len(shape) - 1), 0, len(shape) - 1)
         rows = spread.transpose(order).reshape(matrix.shape)
-        name = self.editor.constant(f"{node.inputs[1]}.rows", rows)
-        inputs = (node.inputs[0], name, *node.inputs[2:])
+        inputs = (node.inputs[0], self.rw.array(rows), *node.inputs[2:])
         return replace(node, inputs=inputs, attrs={**node.attrs, "trans_b": 0})
 
     def _shuffle(self, node: Node, shape: Shape, target: Shape) -> bool:
@@ -343,12 +326,13 @@ class _Layout:
         if self.graph.shape(back.output) != shape:
             return False
         spatial, (groups, size) = shape[2:], target[1:3]
-        dtype = self.graph.types[node.output].dtype
-        split = self._in_parts(node, (*shape[:1], *spatial, groups, size))
-        swapped = self.editor.new(f"{swap.output}.new", (shape[0], *spatial, size, groups), dtype)
-        perm = (*range(rank - 2), rank - 1, rank - 2)
-        self.editor.emit(Node(swap.name, "Transpose", (split,), (swapped,), {"perm": perm}))
-        self.editor.emit(replace(back, inputs=(swapped,), outputs=(self.new_last(back.output),)))
+        split = self.rw(
+            "Reshape", self.last[node.inputs[0]], shape=(*shape[:1], *spatial, groups, size)
+        )
+        swapped = self.rw("Transpose", split, perm=(*range(rank - 2), rank - 1, rank - 2))
+        self.rw.nodes.append(
+            replace(back, inputs=(swapped,), outputs=(self.new_last(back.output),))
+        )
         self.done |= {swap.output, back.output}
         return True
 
@@ -363,23 +347,16 @@ class _Layout:
         parts, space = target[1 : n_parts + 1], target[n_parts + 1 :]
         if target[:1] != shape[:1] or math.prod(parts) != shape[1]:
             return False
-        split = self._in_parts(node, (*shape[:1], *space, *parts))
+        split = self.rw("Reshape", self.last[node.inputs[0]], shape=(*shape[:1], *space, *parts))
         ends = (*range(1 + len(space), len(target)), *range(1, 1 + len(space)))
-        perm = {"perm": (0, *ends)}
-        self.editor.emit(Node(node.name, "Transpose", (split,), (node.output,), perm))
+        self.rw.result("Transpose", split, perm=(0, *ends))
         self.first.add(node.output)
         return True
-
-    def _in_parts(self, node: Node, shape: Shape) -> str:
-        """A Reshape of channels-last storage to `shape`, whose last dimensions are the parts."""
-        out = self.editor.new(f"{node.output}.parts", shape, self.graph.types[node.output].dtype)
-        self.editor.emit(replace(node, inputs=(self.last[node.inputs[0]],), outputs=(out,)))
-        return out
 
     def _chain(self, node: Node, ops: tuple[str, ...]) -> list[Node] | None:
         out: list[Node] = []
         for op in ops:
-            users = self.consumers.get(node.output, [])
+            users = self.rw.readers(node.output)
             if len(users) != 1 or users[0].op != op or node.output in self.graph.outputs:
                 return None
             node = users[0]

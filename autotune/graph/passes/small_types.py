@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autotune.dtypes import DTYPES, SMALL_TYPES, DType, SmallType, stored_dtype
-from autotune.graph.ir import Editor, Graph, Node, TensorType
+from autotune.graph.ir import Graph
+from autotune.graph.passes.driver import rewrite
+from autotune.graph.rewriter import Rewriter, Rule
 
 _SMALL: Mapping[str, SmallType | DType] = {
     **SMALL_TYPES,
@@ -27,27 +29,18 @@ def store_small_types(graph: Graph) -> Graph:
     small = {n: _SMALL[t.dtype] for n, t in graph.types.items() if t.dtype in _SMALL}
     if not small:
         return graph
-    editor = Editor(graph)
-    for name, stored in ((n, stored_dtype(kind.name)) for n, kind in small.items()):
-        value = editor.constants.get(name)
-        editor.types[name] = TensorType(editor.types[name].shape, stored)
-        if value is not None:
-            editor.set_constant(name, value.astype(stored))
-    for original in graph.nodes:
-        node = editor.updated(original)
-        kind = small.get(node.output)
-        if kind is not None and node.op == "Cast":
-            _cast(editor, node, kind)
-        elif kind is not None and node.op == "QuantizeLinear":
-            editor.emit(replace(node, attrs={**node.attrs, "small_type": kind.name}))
-        else:
-            editor.emit(node)
-    return editor.build()
 
+    def rounded(rw: Rewriter) -> None:
+        """Cast(x, to=float8) -> ToSmallType(Cast(x, to=float32)), and likewise QuantizeLinear."""
+        kind = small.get(rw.node.output)
+        if kind is not None and rw.node.op == "Cast":
+            wide = rw.cast(rw.input(0), "float32" if kind.is_float else "int32")
+            rw.result("ToSmallType", wide, to=kind.name, saturate=rw.attr("saturate", 1))
+        elif kind is not None and "small_type" not in rw.node.attrs:
+            rw.again(small_type=kind.name)
 
-def _cast(editor: Editor, node: Node, kind: SmallType | DType) -> None:
-    to = "float32" if kind.is_float else "int32"
-    wide = editor.new(f"{node.output}.wide", editor.types[node.output].shape, to)
-    editor.emit(Node(node.name, "Cast", node.inputs, (wide,), {"to": DTYPES[to].onnx}))
-    attrs = {"to": kind.name, "saturate": node.attrs.get("saturate", 1)}
-    editor.emit(Node(node.name, "ToSmallType", (wide,), node.outputs, attrs))
+    stored = {n: stored_dtype(kind.name) for n, kind in small.items()}
+    types = {n: replace(graph.types[n], dtype=dtype) for n, dtype in stored.items()}
+    known = {n: graph.constants[n].astype(d) for n, d in stored.items() if n in graph.constants}
+    graph = replace(graph, types=graph.types | types, constants=graph.constants | known)
+    return rewrite(graph, Rule("small-types", rounded, {"Cast", "QuantizeLinear"}))
