@@ -18,10 +18,11 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.graph.ir import Editor, Graph, Node
+from autotune.graph.ir import Graph, Node
 from autotune.graph.operators.definition import Trait
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.whole_terms import term_axis, with_zeros, zeros_behind
+from autotune.graph.passes.typed_editor import TypedEditor
 from autotune.graph.rewriter import Rewriter
 
 _TERMS = {"bfloat16": 2}
@@ -44,7 +45,7 @@ def narrowable(node: Node) -> bool:
 class _Narrower:
     def __init__(self, graph: Graph, dtype: str, kept: Set[str]) -> None:
         self.graph, self.dtype, self.kept = graph, dtype, kept
-        self.editor = Editor(graph)
+        self.editor = TypedEditor(graph)
         self.makers = {o: n for n in graph.nodes for o in n.outputs}
         self.wanted = self._wanted()
         """Tensors that are stored narrow."""
@@ -57,7 +58,10 @@ class _Narrower:
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
-            self._visit(self.editor.updated(node))
+            self.rw = Rewriter(node, self.editor)
+            self._visit(node)
+            for made in self.rw.nodes:
+                self.editor.emit(made)
         return self.editor.build()
 
     def _wanted(self) -> set[str]:
@@ -90,21 +94,17 @@ class _Narrower:
         data = node.inputs if node.op == "Concat" else node.inputs[:1]
         is_kept = node.name in self.kept
         if is_dense and not is_kept and all(map(self._is_factor, node.inputs[:2])):
-            factors = self._whole(node, [self._narrowed(node, name) for name in node.inputs[:2]])
-            rest = (self._widened(node, name) for name in node.inputs[2:])
-            self.editor.emit(replace(node, inputs=(*factors, *rest)))
+            factors = self._whole(node, [*map(self._narrowed, node.inputs[:2])])
+            self.rw.again(*factors, *map(self._widened, node.inputs[2:]))
         elif Trait.MOVES in operator_of(node.op).traits and all(n in self.narrow for n in data):
             self._move(node, len(data))
-            return
         elif node.op == "Gather" and not is_kept and self._is_table(node.inputs[0]):
-            self._look_up(node)
-            return
+            self._emit_narrow(node, self._narrowed(node.inputs[0]), *node.inputs[1:])
         else:
-            inputs = tuple(self._widened(node, name) for name in node.inputs)
-            self.editor.emit(replace(node, inputs=inputs))
+            self.rw.again(*map(self._widened, node.inputs))
         for name in node.outputs:
             if name in self.wanted and name not in self.graph.outputs:
-                self._narrowed(node, name)
+                self._narrowed(name)
 
     def _is_dense(self, node: Node) -> bool:
         """Whether a convolution sums over channels, of groups over pairs of them."""
@@ -123,68 +123,49 @@ class _Narrower:
             return factors
         at = 1 if node.op == "Conv" else len(self.editor.types[data].shape) - 1
         if (data, at) not in self.padded:
-            rw = Rewriter(node, self.editor)
-            self.padded[data, at] = zeros_behind(rw, data, at, missing)
-            for made in rw.nodes:
-                self.editor.emit(made)
-        return [
-            self.padded[data, at],
-            self.editor.constant(f"{weights}.whole", with_zeros(value, axis, missing)),
-        ]
+            self.padded[data, at] = zeros_behind(self.rw, data, at, missing)
+        return [self.padded[data, at], self.rw.array(with_zeros(value, axis, missing))]
 
     def _move(self, node: Node, n_data: int) -> None:
-        """Move narrow elements; results in float32 remain for outputs alone."""
-        moved = tuple(self._new(name) for name in node.outputs)
-        data = [self.narrow[name] for name in node.inputs[:n_data]]
+        """Move narrow elements."""
         rest = list(node.inputs[n_data:])
         if node.op == "Pad" and len(rest) > 1 and rest[1]:
-            rest[1] = self._narrowed(node, rest[1])
-        self.editor.emit(replace(node, inputs=(*data, *rest), outputs=moved))
-        for name, narrow in zip(node.outputs, moved, strict=True):
-            self.narrow[name] = narrow
-            if name in self.graph.outputs:
-                self.editor.emit(Node(node.name, "Cast", (narrow,), (name,), {"to": "float32"}))
+            rest[1] = self._narrowed(rest[1])
+        self._emit_narrow(node, *(self.narrow[name] for name in node.inputs[:n_data]), *rest)
 
     def _is_table(self, name: str) -> bool:
         value = self.editor.constants.get(name)
         return value is not None and value.dtype == np.float32 and value.ndim > 1
 
-    def _look_up(self, node: Node) -> None:
-        """Rows of a table that is stored narrow."""
-        table = self._narrowed(node, node.inputs[0])
-        found = self._new(node.output)
-        self.editor.emit(replace(node, inputs=(table, *node.inputs[1:]), outputs=(found,)))
-        self.narrow[node.output] = found
-        if node.output in self.graph.outputs:
-            self.editor.emit(Node(node.name, "Cast", (found,), node.outputs, {"to": "float32"}))
+    def _emit_narrow(self, node: Node, *inputs: str) -> None:
+        """A node with narrow results; results in float32 remain for outputs alone."""
+        kinds = (self.editor.types[name] for name in node.outputs)
+        outputs = [self.editor.new(f"{node.name}.narrow", k.shape, self.dtype) for k in kinds]
+        self.rw.nodes.append(replace(node, inputs=inputs, outputs=tuple(outputs)))
+        for name, narrow in zip(node.outputs, outputs, strict=True):
+            self.narrow[name] = narrow
+            if name in self.graph.outputs:
+                to = {"to": "float32"}
+                self.rw.nodes.append(Node(node.name, "Cast", (narrow,), (name,), to))
 
-    def _new(self, name: str) -> str:
-        return self.editor.new(f"{name}.narrow", self.editor.types[name].shape, self.dtype)
-
-    def _narrowed(self, node: Node, name: str) -> str:
+    def _narrowed(self, name: str) -> str:
         """The narrow form of a tensor; constants are rounded here."""
         if self.editor.types[name].dtype == self.dtype:
             return name
         if name not in self.narrow:
             value = self.editor.constants.get(name)
-            if value is not None:
-                with np.errstate(over="ignore"):  # the check of the network tells
-                    rounded = value.astype(DTYPES[self.dtype].numpy)
-                self.narrow[name] = self.editor.constant(f"{name}.narrow", rounded)
+            if value is None:
+                self.narrow[name] = self.rw("Cast", name, to=self.dtype)
             else:
-                self.narrow[name] = self._new(name)
-                made = (self.narrow[name],)
-                self.editor.emit(Node(node.name, "Cast", (name,), made, {"to": self.dtype}))
+                with np.errstate(over="ignore"):  # the check of the network tells
+                    self.narrow[name] = self.rw.array(value.astype(DTYPES[self.dtype].numpy))
         return self.narrow[name]
 
-    def _widened(self, node: Node, name: str) -> str:
+    def _widened(self, name: str) -> str:
         """A tensor as float32: out of its narrow form, where that is the one that is stored."""
         is_kept = name in self.graph.outputs or name in self.graph.inputs
         if name not in self.narrow or is_kept or name in self.editor.constants:
             return name
         if name not in self.wide:
-            shape = self.editor.types[name].shape
-            self.wide[name] = self.editor.new(f"{name}.wide", shape)
-            made = (self.wide[name],)
-            self.editor.emit(Node(node.name, "Cast", (self.narrow[name],), made, {"to": "float32"}))
+            self.wide[name] = self.rw("Cast", self.narrow[name], to="float32")
         return self.wide[name]
