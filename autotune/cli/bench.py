@@ -9,7 +9,7 @@ import click
 
 from autotune.cli.console import columns, debug_option, put, put_json, say_note
 from autotune.cli.models import say_random_weights
-from autotune.cli.options import FILE, THREADS, Duration, Names, format_option
+from autotune.cli.options import DURATION, FILE, THREADS, Names, format_option
 from autotune.config import AUTO
 from autotune.errors import UsageError
 from autotune.units import format_seconds
@@ -38,7 +38,7 @@ BASELINES = ("onnxruntime", "openvino", "openvino:default")
 )
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as compiled]")
 @click.option("--model", type=FILE, help="ONNX file for --against.  [the one compiled]")
-@click.option("--time", "time_s", type=Duration(), default="2s", help="Time per side.  [2s]")
+@click.option("--time", "time_s", type=DURATION, default="2s", help="Time per side.  [2s]")
 @format_option
 @debug_option
 def command(

@@ -17,7 +17,7 @@ from autotune.cli.models import (
 from autotune.cli.options import (
     FILE,
     THREADS,
-    Times,
+    TIMES,
     args_option,
     cache_option,
     check_input_option,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 @cache_option
 @click.option(
     "--max-size",
-    type=Times(),
+    type=TIMES,
     help="Most bytes of weights, such as 1.2x those of the model: slower programs where needed.",
 )
 @click.option(

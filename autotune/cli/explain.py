@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.console import columns, debug_option, put, say_note
 from autotune.cli.models import find_task, shape_text
-from autotune.cli.options import FILE
+from autotune.cli.options import FILE, Parsed
 from autotune.cli.stages import STAGES, loopir_text
 from autotune.errors import LogMismatch, UsageError
 from autotune.units import format_flops, format_seconds, gflops
@@ -23,26 +23,19 @@ if TYPE_CHECKING:
 _N_ERRORS = 3
 
 
-class _Stage(click.ParamType[tuple[str, str]]):
+def _stage(value: str) -> tuple[str, str]:
     """`loopir`, or `loopir:peel`: a stage, and the pass of lowering to stop after, or ""."""
-
-    name = "stage"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """The name of the stage and of the pass."""
-        stage, colon, name = value.partition(":")
-        if stage not in STAGES or (colon and (stage != "loopir" or not name)):
-            hint = f"choose of {', '.join(STAGES)}, loopir:PASS"
-            raise UsageError(f"there is no stage '{value}'", hint)
-        return stage, name
+    stage, colon, name = value.partition(":")
+    if stage not in STAGES or (colon and (stage != "loopir" or not name)):
+        hint = f"choose of {', '.join(STAGES)}, loopir:PASS"
+        raise UsageError(f"there is no stage '{value}'", hint)
+    return stage, name
 
 
 @click.command("explain")
 @click.argument("log_path", metavar="LOG", type=FILE)
 @click.option("--task", required=True, help="Id as `autotune tasks` prints it, or part of a key.")
-@click.option("--stage", type=_Stage(), help="Print this stage, nothing else.")
+@click.option("--stage", type=Parsed("stage", _stage), help="Print this stage, nothing else.")
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @debug_option
 def command(log_path: Path, task: str, stage: tuple[str, str] | None, verify: bool) -> None:

@@ -21,74 +21,49 @@ F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V")
 
 
-class Duration(click.ParamType[float]):
-    """`90s`, `10m`, `2h`: seconds."""
+class Parsed(click.ParamType[V]):
+    """A value that `read` makes of the text of an option; `name` in the help says of what form."""
 
-    name = "duration"
+    def __init__(self, name: str, read: Callable[[str], V]) -> None:
+        self.name, self._read = name, read
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Seconds."""
-        return value if isinstance(value, float) else parse_duration(value)
-
-
-class Times(click.ParamType[float]):
-    """`1.2x`: so many times as much."""
-
-    name = "times"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The factor, above 0."""
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)x", value)
-        if match is None or not float(match[1]):
-            raise UsageError(f"'{value}' is not a multiple", "write it like 1.2x")
-        return float(match[1])
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> V:
+        """Once: click calls it on what it has given as well."""
+        return self._read(value) if isinstance(value, str) else value
 
 
-class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
-    """`name:1x3x224x224`: the shape of an input."""
-
-    name = "name:dims"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, tuple[int, ...]]:
-        """Input name and extents. The name may hold colons itself."""
-        match = re.fullmatch(r"(.+):(\d+(?:[x,]\d+)*)", value)
-        dims = tuple(int(d) for d in re.split("[x,]", match[2])) if match else ()
-        if match is None:
-            raise UsageError(f"'{value}' is not a shape", "write it like --shape input:1x3x224x224")
-        return match[1], dims
+def _times(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)x", text)
+    if match is None or not float(match[1]):
+        raise UsageError(f"'{text}' is not a multiple", "write it like 1.2x")
+    return float(match[1])
 
 
-class Dimension(click.ParamType[tuple[str, dict[int, float]]]):
-    """`batch=1,4,8`, `sequence=16..256:16` or `sequence=16:0.5,128:0.5`: extents of a name."""
+def _shape_text(text: str) -> tuple[str, tuple[int, ...]]:
+    """`name:1x3x224x224`: an input, whose name may hold colons itself, and its extents."""
+    match = re.fullmatch(r"(.+):(\d+(?:[x,]\d+)*)", text)
+    if match is None:
+        raise UsageError(f"'{text}' is not a shape", "write it like --shape input:1x3x224x224")
+    return match[1], tuple(int(d) for d in re.split("[x,]", match[2]))
 
-    name = "name=extents"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, dict[int, float]]:
-        """Name of the dimension, which may hold `=`; and its extents, each with its share."""
-        name, found, text = value.rpartition("=")
-        extents: dict[int, float] = {}
-        parts = [_extents(part.strip()) for part in text.split(",")]
-        if not found or not name or not all(parts):
-            raise UsageError(
-                f"'{value}' gives a dimension no extents",
-                "write it like --dim batch=4, --dim batch=1,4,8, --dim sequence=16..256:16 "
-                "or --dim sequence=16:0.5,128:0.5",
-            )
-        for extent, share in (pair for part in parts for pair in part.items()):
-            if extent in extents:
-                raise UsageError(f"--dim {name} has {extent} twice", "give every extent once")
-            extents[extent] = share
-        return name, extents
+def _dimension(value: str) -> tuple[str, dict[int, float]]:
+    """`batch=1,4,8`, `sequence=16..256:16` or `sequence=16:0.5,128:0.5`: a name, which may hold
+    `=`, and its extents, each with its share."""
+    name, found, text = value.rpartition("=")
+    extents: dict[int, float] = {}
+    parts = [_extents(part.strip()) for part in text.split(",")]
+    if not found or not name or not all(parts):
+        raise UsageError(
+            f"'{value}' gives a dimension no extents",
+            "write it like --dim batch=4, --dim batch=1,4,8, --dim sequence=16..256:16 "
+            "or --dim sequence=16:0.5,128:0.5",
+        )
+    for extent, share in (pair for part in parts for pair in part.items()):
+        if extent in extents:
+            raise UsageError(f"--dim {name} has {extent} twice", "give every extent once")
+        extents[extent] = share
+    return name, extents
 
 
 def _extents(text: str) -> dict[int, float]:
@@ -103,25 +78,19 @@ def _extents(text: str) -> dict[int, float]:
     return {int(one[1]): float(one[2] or 1)} if one else {}
 
 
-class ConstantInput(click.ParamType[tuple[str, Any]]):
-    """`sr=16000`, `size=1,2`, `flag=true` or `table=x.npy`: the value of an input."""
-
-    name = "name=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, Any]:
-        """Input name, which may hold `=`; and its value: numbers, or the path of a file."""
-        name, found, text = value.rpartition("=")
-        number = [_number(part.strip()) for part in text.split(",")]
-        if not found or not name or (None in number and not text.endswith(".npy")):
-            raise UsageError(
-                f"'{value}' gives an input no value",
-                "write it like --const sr=16000, --const size=480,640 or --const table=x.npy",
-            )
-        if None in number:
-            return name, Path(text)
-        return name, number[0] if len(number) == 1 else number
+def _constant_input(value: str) -> tuple[str, Any]:
+    """`sr=16000`, `size=1,2`, `flag=true` or `table=x.npy`: the name of an input, which may hold
+    `=`, and its value: numbers, or the path of a file."""
+    name, found, text = value.rpartition("=")
+    number = [_number(part.strip()) for part in text.split(",")]
+    if not found or not name or (None in number and not text.endswith(".npy")):
+        raise UsageError(
+            f"'{value}' gives an input no value",
+            "write it like --const sr=16000, --const size=480,640 or --const table=x.npy",
+        )
+    if None in number:
+        return name, Path(text)
+    return name, number[0] if len(number) == 1 else number
 
 
 def _number(text: str) -> int | float | bool | None:
@@ -135,32 +104,21 @@ def _number(text: str) -> int | float | bool | None:
         return None
 
 
-class NamedFile(click.ParamType[tuple[str, Path]]):
-    """`name=x.npy`, or `x.npy` alone where there is only one."""
-
-    name = "name=file"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, Path]:
-        """Input name (empty if none is given) and path."""
-        name, found, path = value.partition("=")
-        return (name, Path(path)) if found else ("", Path(value))
+def _named_file(value: str) -> tuple[str, Path]:
+    """`name=x.npy`, or `x.npy` alone where there is only one: its name is empty then."""
+    name, found, path = value.partition("=")
+    return (name, Path(path)) if found else ("", Path(value))
 
 
-class Names(click.ParamType[tuple[str, ...]]):
-    """One or more of some names, with commas between them."""
-
-    name = "name[,name]"
+class Names(Parsed[tuple[str, ...]]):
+    """One or more of some names, with commas between them, in the order given."""
 
     def __init__(self, known: Sequence[str]) -> None:
+        super().__init__("name[,name]", self._names)
         self.known = tuple(known)
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """The names, in the order given."""
-        names = tuple(part.strip() for part in value.split(","))
+    def _names(self, text: str) -> tuple[str, ...]:
+        names = tuple(part.strip() for part in text.split(","))
         for name in names:
             if name not in self.known:
                 raise UsageError(f"there is no '{name}' here", f"known: {', '.join(self.known)}")
@@ -231,12 +189,17 @@ FILE = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1, max=MOST_TRIALS)
 THREADS = click.IntRange(min=1, max=MOST_THREADS)
 SEED = click.IntRange(min=0, max=MOST_SEED)
+DURATION = Parsed("duration", parse_duration)
+"""`90s`, `10m`, `2h`: seconds."""
+TIMES = Parsed("times", _times)
+"""`1.2x`: so many times as much, above 0."""
+NAMED_FILE = Parsed("name=file", _named_file)
 _MOST_EXTENTS = 10_000
 
 _shape = click.option(
     "--shape",
     "shapes",
-    type=Shape(),
+    type=Parsed("name:dims", _shape_text),
     multiple=True,
     callback=_as(_shapes_of),
     help="Shape of an input with dynamic dimensions, e.g. input:1x3x224x224. Repeatable.",
@@ -244,7 +207,7 @@ _shape = click.option(
 _dim = click.option(
     "--dim",
     "dims",
-    type=Dimension(),
+    type=Parsed("name=extents", _dimension),
     multiple=True,
     callback=_as(_dims_of),
     help="Extents of a dimension by name: batch=4; several make variants: batch=1,4,8, "
@@ -253,7 +216,7 @@ _dim = click.option(
 _const = click.option(
     "--const",
     "constants",
-    type=ConstantInput(),
+    type=Parsed("name=value", _constant_input),
     multiple=True,
     callback=_as(_constants_of),
     help="Value of an input that is always the same: sr=16000, or name=x.npy. Repeatable.",
@@ -273,13 +236,13 @@ args_option = click.option(
 check_input_option = click.option(
     "--check-input",
     "check_files",
-    type=NamedFile(),
+    type=NAMED_FILE,
     multiple=True,
     help="Check on these inputs as well: an .npz with all, name=x.npy, or a folder of such files; "
     "arrays of several inferences are split. Repeatable.",
 )
 trials_option = click.option("--trials", type=COUNT, help="Candidates to measure at most.")
-time_option = click.option("--time", "time_s", type=Duration(), help="Time to spend at most.")
+time_option = click.option("--time", "time_s", type=DURATION, help="Time to spend at most.")
 max_error_option = click.option(
     "--max-error",
     type=click.FloatRange(min=0, min_open=True),

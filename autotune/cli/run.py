@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from autotune.cli.arrays import Arrays, n_elements, read_inputs, write_npz
 from autotune.cli.console import columns, debug_option, put, put_path, say, say_note
 from autotune.cli.models import say_random_weights
-from autotune.cli.options import FILE, THREADS, NamedFile
+from autotune.cli.options import FILE, NAMED_FILE, THREADS
 from autotune.files import require_place
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--input",
     "files",
-    type=NamedFile(),
+    type=NAMED_FILE,
     multiple=True,
     help="name=x.npy, x.npy where there is one input, or an .npz with all. Repeatable.",
 )

@@ -223,7 +223,11 @@ def _array_at(address: Any, element_type: Any, shape: Any) -> Array:
         raise UsageError(
             f"a buffer of {element_type!r} {shape!r}", "give a NumPy dtype and a shape"
         ) from error
-    n_bytes = dtype.itemsize * math.prod(extents)
-    memory: Any = (ctypes.c_char * n_bytes).from_address(int(address))
-    array: Array = np.frombuffer(memory, dtype).reshape(extents)
+    return array_at(address, dtype, extents)
+
+
+def array_at(address: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """The memory at an address, which the caller keeps valid, as an array."""
+    memory: Any = (ctypes.c_char * (dtype.itemsize * math.prod(shape))).from_address(int(address))
+    array: Array = np.frombuffer(memory, dtype).reshape(shape)
     return array

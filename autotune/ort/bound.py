@@ -6,14 +6,14 @@ array_of(value) ─► the memory of an OrtValue as an array; None where it is n
 
 from __future__ import annotations
 
-import ctypes
-import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from autotune.ort.binding import array_at
 
 _DTYPES = {
     "float": "float32", "double": "float64", "float16": "float16", "bool": "bool",
@@ -148,6 +148,4 @@ def dtype_of(kind: str) -> str | None:
 def _at(address: int, element_type: Any, shape: Any, device_type: str) -> NDArray[Any] | None:
     if device_type != "cpu" or isinstance(element_type, int):
         return None
-    dtype, extents = np.dtype(element_type), tuple(map(int, shape))
-    memory = (ctypes.c_char * (dtype.itemsize * math.prod(extents))).from_address(int(address))
-    return np.frombuffer(memory, dtype).reshape(extents)
+    return array_at(address, np.dtype(element_type), tuple(map(int, shape)))

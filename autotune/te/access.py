@@ -7,7 +7,7 @@ points of the axes that index and conditions depend on are looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from autotune.te.arith import bounds
 from autotune.te.dag import print_expr
+from autotune.te.evaluate import BINARY, COMPARE
 from autotune.te.expr import (
     Binary,
     Call,
@@ -31,7 +32,6 @@ from autotune.te.expr import (
     loads,
     variables,
 )
-from autotune.te.integers import INTEGER_OPS
 
 MAX_POINTS = 1 << 20
 """Points of the axes at which a guarded access is looked at."""
@@ -110,24 +110,7 @@ def _values(index: Expr, conditions: tuple[Expr, ...], ranges: Ranges) -> Grid |
     return chosen
 
 
-_NUMPY: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    **{op.name: op.oracle for op in INTEGER_OPS.values()},
-}
+_NUMPY = BINARY | COMPARE
 
 
 def index_values(e: Expr, env: Mapping[str, Grid]) -> Grid:

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.api.compile.compiling import compile as compile_model
-from autotune.cli.options import Duration
+from autotune.cli.options import DURATION
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.runtime.runtime import Model, random_inputs
 from examples.network import network
@@ -242,7 +242,7 @@ def threads_left(n_before: int, wait_s: float) -> int:
 
 
 @click.command()
-@click.option("--time", "time_s", type=Duration(), default="10m", help="[10m]")
+@click.option("--time", "time_s", type=DURATION, default="10m", help="[10m]")
 @click.option("--seed", default=0)
 def main(time_s: float, seed: int) -> None:
     """Call models in every way, and say what is wrong."""
