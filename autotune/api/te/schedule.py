@@ -13,7 +13,7 @@ leaves the schedule as it was. `str(s.python())` is the text that makes the sche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.brief import brief, brief_value
@@ -46,6 +46,7 @@ from autotune.schedule.steps import (
     Step,
     Steps,
     Winograd,
+    steps_to_json,
 )
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
@@ -335,58 +336,46 @@ def _loops_hint(state: State, step: Step) -> str:
 
 def python_text(step: Step) -> str:
     """The call that takes `step`: `s["out"].split("i", 16)`."""
-    if isinstance(step, CacheRead):
-        wider = (step.dtype,) if step.dtype else ()
-        return f"s.cache_read({_quoted(step.tensor, step.reader, step.name, *wider)})"
-    if isinstance(step, CacheTerms):
-        names = _quoted(step.tensor, step.reader)
-        return f's.cache_terms({names}, {step.terms}, "{step.name}")'
-    return f's["{step.stage}"].{_call_text(step)}'
+    (given,) = steps_to_json((step,))
+    name, stage = given.pop("step"), given.pop("stage", None)
+    on = "s" if stage is None else f's["{stage}"]'
+    return f"{on}.{_call_text(step, name, given.values())}"
 
 
-def _call_text(step: Step) -> str:
+def _call_text(step: Step, name: str, given: Iterable[object]) -> str:
+    """`given`: the fields of a step but for its stage."""
     match step:
         case Split(iter=loop, factors=factors, tail=tail):
-            sizes = ", ".join(str(f) for f in factors)
-            return (
-                f'split("{loop}", {sizes}' + ("" if tail == "shift" else f', tail="{tail}"') + ")"
-            )
-        case Fuse(outer=outer, inner=inner):
-            return f"fuse({_quoted(outer, inner)})"
+            more = "" if tail == "shift" else f', tail="{tail}"'
+            return f"split({_literals(loop, *factors)}{more})"
         case Reorder(iters=iters):
-            return f"reorder({_quoted(*iters)})"
-        case Parallel(n=n):
-            return f'parallel(*s["{step.stage}"].loops[:{n}])'
+            return f"reorder({_literals(*iters)})"
+        case Parallel(stage=stage, n=n):
+            return f'parallel(*s["{stage}"].loops[:{n}])'
         case Annotate(iter=loop, kind=kind):
-            method = "matrix" if kind == "tile" else kind
-            return f'{method}("{loop}")'
+            return f"{'matrix' if kind == 'tile' else kind}({_literals(loop)})"
         case ComputeInline():
             return "inline()"
-        case ComputeAt(target=target, iter=loop):
-            return f"compute_at({_quoted(target, loop)})"
-        case CacheWrite(name=name):
-            return f'cache_write("{name}")'
-        case RFactor(factor=factor, name=name):
-            return f'rfactor({factor}, "{name}")'
-        case Parts(factor=factor, name=name):
-            return f'parts({factor}, "{name}")'
-        case Interleave(factor=factor, name=name):
-            return f'interleave({factor}, "{name}")'
-        case Winograd(taps=taps, tile=tile):
-            return f"winograd([{_quoted(*taps)}], {tile})"
-        case NarrowProducts(n_products=n_products):
-            return f"narrow_products({n_products})"
-        case Pack(tensor=tensor):
-            return f'pack("{tensor}")'
+        case CacheTerms(tensor=tensor, reader=reader, name=stage, terms=terms):
+            return f"cache_terms({_literals(tensor, reader, terms, stage)})"
         case Prefetch(tensor=tensor, distance=distance):
             is_next = isinstance(distance, int) and distance == NEXT_PANEL
-            return f'prefetch("{tensor}", ' + ('"next")' if is_next else f"{distance})")
-        case CacheRead() | CacheTerms():
-            raise TypeError("a step of the schedule, not of a stage")
+            return f"prefetch({_literals(tensor, 'next' if is_next else distance)})"
+    return f"{name}({_literals(*given)})"
 
 
-def _quoted(*names: str) -> str:
-    return ", ".join(f'"{name}"' for name in names)
+def _literals(*values: object) -> str:
+    """Texts, numbers and lists of these as Python has them."""
+    return ", ".join(map(_literal, values))
+
+
+def _literal(value: object) -> str:
+    match value:
+        case str():
+            return f'"{value}"'
+        case list():
+            return f"[{_literals(*value)}]"
+    return str(value)
 
 
 _SOURCES: dict[str, Callable[[Program, Target], str]] = {
