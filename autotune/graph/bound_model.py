@@ -21,7 +21,7 @@ from autotune.graph.reader.onnx_reader import (
 
 @dataclass(frozen=True)
 class BoundModel:
-    """A model's file, and what a user has bound of it.
+    """A model's file, and the constants that a user has bound.
 
     `random_weights`: give a model that comes without weights (each is a ConstantOfShape) random
     ones. `operators`: those of a user, see `user_operators`. `constants`: inputs that have the same

@@ -95,7 +95,7 @@ def _is_in_any_order(graph: Graph, name: str) -> bool:
 def _channels_first(
     graph: Graph, group: Group, transposed: Mapping[str, str], output: str
 ) -> Subgraph | None:
-    """The subgraph of `group` on what was not `transposed`, or None where it is no such sum."""
+    """The subgraph of `group` on the operands of `transposed`, or None where it is no such sum."""
     nodes = [node for node in group.nodes if node.output not in transposed]
     rank = len(graph.shape(output))
 

@@ -1,7 +1,7 @@
 """① An If or a Loop that data decide: its branches or its body as models of their own.
 
-If(data) {then} {else}      ->  Control: a Cut of each branch; what both make is of one type
-Loop(n, data, x) {body}     ->  Control: a Cut of one iteration; what is carried is of one type
+If(data) {then} {else}      ->  Control: a Cut of each branch; results are of one type
+Loop(n, data, x) {body}     ->  Control: a Cut of one iteration; carried tensors are of one type
 Scan(x, rows) {body}        ->  Loop(n, x) {Gather(rows, k), body}
 
 What a body reads of the graph around it becomes an input, or a weight where it is constant. What is

@@ -121,7 +121,7 @@ class _Cutter:
     def _decide(self, found: Survey) -> bool:
         """Look into branches and bodies that the data decide; whether there were any new ones.
 
-        Those that read what another one makes wait for what is found out of that.
+        Those that read results of another one wait for its types.
         """
         new = [n for n in needed(self.model, found) if self._is_undecided(n, found)]
         ready = [n for n in new if all(map(found.is_static, self._read(n)))]

@@ -104,7 +104,7 @@ class Cut:
     """A model as segments in the order in which they run, over named tensors.
 
     `inputs`, `outputs`: of the whole; extents that the data decide are -1, and `dtype` is "string"
-    for strings and "" for what is no tensor. `outside`: the nodes that are not compiled.
+    for strings and "" for other than tensors. `outside`: the nodes that are not compiled.
     `deciding`: inputs that shapes follow from which are known only at run time.
     """
 

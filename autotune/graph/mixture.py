@@ -5,8 +5,8 @@
     mixture.network("bf16", kept={"fc", …})     those of these nodes in float32
     mixture.network("f32", floats={"fc", …})    products of integers of these in float32
 
-A tensor between two tasks is stored narrow where a narrow product reads it. So what a neighbour is
-computed in is part of a task, and the cost of the rounding in between is part of its latency.
+A tensor between two tasks is stored narrow where a narrow product reads it. So the precision of a
+neighbour is part of a task, and the cost of the rounding in between is part of its latency.
 """
 
 from __future__ import annotations

@@ -403,7 +403,7 @@ def _call(subgraph: Subgraph, tasks: Mapping[str, ComputeDAG]) -> TaskCall:
 
 
 def _label(subgraph: Subgraph) -> str:
-    """Operators, and what products are computed from where that is narrow: `Conv+Relu, bf16`."""
+    """Operators, and the low precision of factors of products if any: `Conv+Relu, bf16`."""
     precision = precision_of(subgraph.dag)
     return f"{subgraph.label}, {precision}" if precision != "f32" else subgraph.label
 

@@ -195,7 +195,7 @@ class _View:
         return self.op.tensor.dtype, self.extents, reduced, print_expr(self._apart(e, ranges))
 
     def _decided(self, e: Expr, real: Regions) -> Expr:
-        """`e` with what the values at real places decide, and the first of extrema where it is."""
+        """`e` folded by the values at real places, with the first of extrema where it is."""
         evaluate = _Evaluator(self, dict(zip(self.lengths, real, strict=True)))
 
         def known(x: Expr) -> Expr | None:
@@ -395,7 +395,7 @@ class _Evaluator:
         return values_of(e, self.read)
 
     def read(self, e: Expr) -> Values | None:
-        """Values of variables, loads, differences from a maximum, and what is divided by a norm."""
+        """Values of variables, loads, differences from a maximum, and quotients by a norm."""
         match e:
             case Var(name=name):
                 low, high = self.ranges[name]

@@ -204,7 +204,7 @@ class _Partition:
             return is_cheap
         is_narrow = self.graph.types[anchor.inputs[0]].dtype in _NARROW
         if is_narrow and operator.layout is Layout.TRANSPOSE and _moves_last(node):
-            return False  # what one instruction multiplies lies side by side
+            return False  # operands of one instruction lie side by side
         if anchor.attrs.get("kind") == "grouped":
             return False  # its channels have two dimensions, which data movement does not know
         is_collected = self._reads_per_element(anchor) > _MOST_STRIDED_READS

@@ -42,7 +42,7 @@ from autotune.te.expr import (
 from autotune.wording import arguments
 
 PROOF_EXTENTS = (11, 13)
-"""Primes, so that what is a multiple of both by chance is rare."""
+"""Primes, so that multiples of both by chance are rare."""
 
 _SAMPLE, _OUTER, _INNER = "sample", "outer", "inner"
 
@@ -191,7 +191,7 @@ def _samples_of(a: Array, b: Array) -> Iterator[_Samples]:
 
 
 def _counted(array: Array, step: int, n: int) -> tuple[Array, Array] | None:
-    """The first of `n` samples, and what each has more than the one before; None for others."""
+    """The first of `n` samples, and the slope from one to the next; None for others."""
     parts = array.reshape(-1, n, step)
     first = np.ascontiguousarray(parts[:, 0])
     if array.dtype == np.int64:

@@ -42,7 +42,7 @@ def deciding_inputs(
     undecided: Iterable[int],
     shapes: Mapping[str, Sequence[int]],
 ) -> tuple[str, ...]:
-    """Inputs that the shapes of what the nodes `undecided` make follow from, in their order.
+    """Inputs that determine the shapes of results of the nodes `undecided`, in their order.
 
     `shapes`: of the inputs; what has more elements than a shape is none.
     """
@@ -68,7 +68,7 @@ def _is_short(shape: Sequence[int]) -> bool:
 
 
 def inputs_bound_by_value(model: ModelProto) -> tuple[str, ...]:
-    """Inputs of a few numbers that decide what is computed, in the order of a model.
+    """Inputs of a few numbers that determine shapes or control flow, in the order of a model.
 
     They reach the condition of a branch, the trip count of a loop or the shape of a tensor, and
     nothing else reaches it but constants and shapes. For each of their values the model is one

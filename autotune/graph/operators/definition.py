@@ -233,7 +233,7 @@ class Folding(Enum):
     FINITE = "finite"
     """Only for finite operands: the reference implementation pads with NaN."""
     NEVER = "never"
-    """It stays, for what reads it is rewritten."""
+    """It stays, for its readers are rewritten."""
     DRAWN = "drawn"
     """Its result is random."""
     REQUIRED = "required"

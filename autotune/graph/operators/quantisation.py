@@ -5,7 +5,7 @@
 
 Scale and zero point are one number, or vary along one dimension, or from block to block of one;
 they are brought into a shape that repeats along the tensor. `passes.quantised` makes integer
-products of what is dequantised, multiplied and quantised again.
+products of dequantised tensors, quantised again.
 """
 
 from __future__ import annotations

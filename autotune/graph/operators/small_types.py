@@ -5,7 +5,7 @@
     int4, int2, …:      x -> the lowest bits of x
 
 Source: https://onnx.ai/onnx/technical/float8.html; integers beyond the range wrap, as `ml_dtypes`
-has them. Bytes are moved and dequantised as what holds them (`passes.small_types`).
+has them. Bytes are moved and dequantised in their storage type (`passes.small_types`).
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ _IN_WORD = 8
 _FRACTION = 23
 _BIAS = 127
 _ONE = Const(1 << _FRACTION, "int32")
-"""Bits of the fraction of a float32, what is added to its exponent, and an exponent of 1."""
+"""Bits of the fraction of a float32, the bias of its exponent, and an exponent of 1."""
 _MOST_TERMS = 8
 """Products that are summed before they are scaled: each is a weight that waits in a register."""
 

@@ -12,7 +12,7 @@ def _group_norm(rw: Rewriter) -> None:
     """Reshape(InstanceNormalization(Reshape(x))) -> GroupNormalization(x)
 
     Where the inner Reshape makes (n, g, …) of x (n, c, …), and the outer one restores the shape of
-    x, scale and bias are constant, and nothing else reads what lies between. x then stays channels
+    x, scale and bias are constant, and intermediates have no other consumer. x then stays channels
     last, without Transposes around the Reshapes.
     """
     norm = rw.private(rw.input(0), "InstanceNormalization")

@@ -45,7 +45,7 @@ def _product(rw: Rewriter) -> None:
         _small_float_weights(rw, w, value)
         return
     x = affine_of(rw, rw.input(0), *BYTES)
-    # what is infinite or NaN moves out of no sum: 0 · inf is NaN in one term
+    # infinite and NaN factors move out of no sum: 0 · inf is NaN in one term
     if not np.isfinite(w.scale).all():
         return
     if x is not None and x.is_single and np.isfinite(x.scale).all():

@@ -40,7 +40,7 @@ _MOST_ELEMENTS = 1024
 class ModelPort:
     """An input or output as the file declares it; `type` as ONNX Runtime writes it.
 
-    `shape` is empty for scalars, for what is no tensor, and where the file does not say the rank.
+    `shape` is empty for scalars, for other than tensors, and for an undeclared rank.
     """
 
     name: str
@@ -140,7 +140,7 @@ def _extent(dim: TensorShapeProto.Dimension) -> Extent:
 
 
 def _inferred(model: ModelProto) -> Sequence[ModelPort]:
-    """Outputs as declared, with what can be inferred of the shapes that are left open."""
+    """Outputs as declared, with shape inference for open shapes."""
     declared = list(map(_port, model.graph.output))
     if all(_is_static(value.type) for value in model.graph.output):
         return declared

@@ -84,7 +84,7 @@ def newer_attribute(node: Node) -> str | None:
 
 
 def without_newer_attributes(node: Node) -> Node:
-    """A node of a newer opset as one of opset 22; what attributes it loses are at their default."""
+    """A node of a newer opset as one of opset 22; attributes that it loses are at their default."""
     known = schema_of(node.op, OPSET)
     attrs = {k: v for k, v in node.attrs.items() if known is None or k in known.attributes}
     return replace(node, attrs=attrs, opset=OPSET)

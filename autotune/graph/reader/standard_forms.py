@@ -169,7 +169,7 @@ def _compress(rw: Rewriter) -> None:
 def _max_unpool(rw: Rewriter) -> None:
     """Zeros with the elements at the places that MaxPool found, which count in the result.
 
-    So do ONNX Runtime and PyTorch where output_shape is larger than what the windows cover.
+    So do ONNX Runtime and PyTorch where output_shape is larger than the windows cover.
     """
     shape, kernel = rw.shape(0), rw.attr("kernel_shape", ())
     n = len(kernel)

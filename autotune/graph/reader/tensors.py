@@ -15,7 +15,7 @@ Array = NDArray[Any]
 def array_of(tensor: TensorProto, what: str = "constant") -> Array:
     """The array of `tensor`. Raises ModelError where its data do not fit to its type and shape.
 
-    `what`: what the tensor is called in the message, besides its name.
+    `what`: its kind in the message, besides its name.
     """
     try:
         value: Array = numpy_helper.to_array(tensor)
