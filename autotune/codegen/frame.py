@@ -50,7 +50,7 @@ class Frame:
 
     `lanes`: the vectorised loop around, and how many iterations it has; `widths`: of the vectors
     that were last stored to a tensor. `extents`: iterations of the unrolled loops of this scope;
-    `conditions`: what the conditions around depend on; `depends`: what lets depend on.
+    `conditions`: dependences of the conditions around; `depends`: dependences of lets.
     """
 
     buffers: dict[str, Buffer]

@@ -66,7 +66,7 @@ class HalfPrecision:
     def _odd(self, value: Value) -> Value:
         """float64 to the float32 next to it towards zero, its last bit set unless it is exact.
 
-        So rounding once more gives what rounding at once would (Boldo, Melquiond, 2008).
+        So rounding once more equals rounding at once (Boldo, Melquiond, 2008).
         """
         b, floats = self.b, value.type.of(F32)
         ints = floats.of(I32)

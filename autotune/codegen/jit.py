@@ -17,7 +17,7 @@ from autotune.target.tiles import tile_permission
 _LIBM = "libm.so.6"
 _GNU_OPENMP = "libgomp.so.1"
 _OTHERS: Mapping[str, str] = {"GOMP_": _GNU_OPENMP, "omp_": _GNU_OPENMP}
-"""Libraries that code of earlier versions calls, by what their names begin with."""
+"""Libraries that code of earlier versions calls, by prefixes of names."""
 _PACKAGES: Mapping[str, str] = {_GNU_OPENMP: "on Debian and Ubuntu: apt-get install libgomp1"}
 
 _ACCESS: Mapping[Region, int] = {

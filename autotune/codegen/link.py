@@ -70,7 +70,7 @@ class Image:
 def link(parts: Sequence[Part]) -> Image:
     """The image of all `parts`.
 
-    Raises CodegenError for what is no object, two that define one name, or code that cannot be
+    Raises CodegenError for other than objects, two that define one name, or code that cannot be
     moved.
     """
     objects = [(read_object(part.data), part.suffix) for part in parts]

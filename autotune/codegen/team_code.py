@@ -10,8 +10,8 @@ others' (work stealing). A kernel begins when the kernels that it reads from are
 count of its finished parts. The result of a part depends on nothing else, so results are the same
 bits for any assignment of parts to threads.
 
-Words that say what was taken and done carry the number of the inference (`epoch`): one of an older
-inference counts as nothing taken. So no word is ever reset, and a thread that comes late, or wakes
+Words that count taken and finished parts carry the number of the inference (`epoch`): an older
+number counts as nothing taken. So no word is ever reset, and a thread that comes late, or wakes
 in the middle of an inference that has ended, finds nothing to take and leaves. The argument for
 every memory order is in docs/threads.md. Compiled by `native`; every value is an integer or an
 address.
@@ -62,11 +62,11 @@ OFFERS = 448
 N_OFFERS = 64
 TEAM_BYTES = 1024
 
-# A seat: what a thread may look at of a job at any time.
+# A seat: the words of a job that a thread may read at any time.
 SEAT_EPOCH, SEAT_JOB, VISITORS = 0, 8, 64
 SEAT_BYTES = 128
 
-# A job: what one caller's inferences of one network need.
+# A job: the inferences of one network by one caller.
 TEAM, SEAT, TABLE, SHARES, KERNELS, N_KERNELS, EPOCH, OFFER, TIMES, WANTED, SETTINGS = (
     0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80,
 )  # fmt: skip
@@ -74,11 +74,11 @@ WAITERS = 128
 """Number of threads that sleep until a kernel of the job is done."""
 JOB_BYTES = 192
 
-# Settings: what a team is made with. A part of a kernel takes at least `SET_PART` nanoseconds.
+# Settings of a team. A part of a kernel takes at least `SET_PART` nanoseconds.
 SET_CAPACITY, SET_PATIENCE, SET_ASSIST, SET_PART, SET_MASK_BYTES, SET_MASK = 0, 8, 16, 24, 32, 40
 SETTINGS_BYTES = 168
 
-# What a network says of a kernel, and what `prepare` makes of it for a number of shares.
+# A kernel in the list of a network, and in that of `prepare` for a number of shares.
 CODE, EXTENT, NANOSECONDS, AFTER = 0, 8, 16, 24
 KERNEL_BYTES = 32
 RUN_CODE, RUN_EXTENT, RUN_SHARES, RUN_PARTS, RUN_AFTER, RUN_WORDS = 0, 8, 16, 24, 32, 40
@@ -389,7 +389,7 @@ def visit(team: int, rank: int) -> int:
 def seated(job: int, rank: int, epoch: int) -> int:
     """A share of a job that no other thread has as its own; 0 where there is none.
 
-    The same one in every inference where it is free, for what is in the caches.
+    The same one in every inference where it is free, for the contents of its caches.
     """
     n = load(job + SHARES)
     tries = 1
