@@ -93,7 +93,7 @@ _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_byt
 class Endpoint:
     """A model input or output as the user sees it, and where its elements are.
 
-    Bound (`window` is None): the array itself is what slot `base` of the table points to. Else the
+    Bound (`window` is None): slot `base` of the table points to the array itself. Else the
     elements are copied to or from byte `offset` after that address, where they lie as a window:
     an array of some shape with strides in elements. `limit`: see `graph.network.Port`. `dtype` is
     that of the user's array; the elements that kernels read and write are `stored`, which is
@@ -299,7 +299,7 @@ def read_parts(
 
 
 def require_features(target: Target, what: str) -> None:
-    """Raise ArtifactError where this CPU cannot run `what`, which was compiled for `target`."""
+    """Raise ArtifactError where this CPU cannot run `what`: code compiled for `target`."""
     missing = missing_features(target)
     if not missing:
         return

@@ -171,7 +171,7 @@ def bench(
 ) -> BenchResult:
     """Time `model` on random inputs until each side has `min_runs` runs and `min_s` seconds.
 
-    `baselines`: by name, what runs the same model with the same weights on as many threads.
+    `baselines`: by name, runners of the same model with the same weights on as many threads.
     `usage`: reads processor times, to detect co-tenants. `wide`: inputs that the baselines
     take in float32, whatever the model does; nothing is converted while time is taken.
     """

@@ -152,7 +152,7 @@ def called(
 ) -> list[tuple[list[float], float, float]]:
     """Of every side: seconds of its inferences, their number, and the total seconds.
 
-    A side is one function per caller; all sides have as many. Raises what a call raises.
+    A side is one function per caller; all sides have as many. Raises as a call does.
     """
     block_s = min(BLOCK_S, min_s)
     found: list[tuple[list[float], float, float]] = [([], 0.0, 0.0) for _ in sides]

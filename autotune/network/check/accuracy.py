@@ -37,7 +37,7 @@ class OutputAccuracy:
 
     `error`: largest of all inputs, over the largest expected value; `rms`: RMS of the differences
     over that of the expected values, the largest of all kinds of inputs; inf where it exceeds every
-    number. `allowed`: what was allowed of `error`. `n_rows`: rows of a classifier, on the user's
+    number. `allowed`: the tolerance of `error`. `n_rows`: rows of a classifier, on the user's
     own inputs where there are any; in `n_agreeing` of them the highest score is at the same place.
     `step`: distance between neighbouring values of a quantised output, 0 for others, and `n_steps`:
     by how many of them an element differs at most. `is_decided`: whether it could be compared on
@@ -72,8 +72,8 @@ class Report:
     """A check that was passed.
 
     `oracles`: their names, and `kinds` of inputs. `error`: the largest of all outputs over
-    their largest finite values; `allowed`: what was allowed of that output. `notes`: lines for a
-    user, of what is ill-conditioned and of oracles that failed. `outputs`: the same, one by one.
+    their largest finite values; `allowed`: the tolerance of that output. `notes`: lines for a
+    user, of ill-conditioned outputs and of oracles that failed. `outputs`: the same, one by one.
     `n_given`: inferences on the user's own inputs.
     """
 

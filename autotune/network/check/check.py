@@ -86,7 +86,7 @@ def check_model(
 ) -> Report:
     """Compare `model` with the file that it was compiled from.
 
-    `network`: what it was compiled from, for where no other oracle can run the file. `given`:
+    `network`: its source, for where no other oracle can run the file. `given`:
     inputs of the user, in addition, of one inference or of several. `experience`: of this model at
     other shapes. Raises WrongNumbers.
     """

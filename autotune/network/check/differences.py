@@ -109,7 +109,7 @@ def difference(actual: Array, expected: Array) -> Difference:
         moved = np.asarray(actual != expected)
         what = _moved(actual, expected, moved)
         return Difference(0.0, int(np.count_nonzero(moved)), what, _squares(actual, expected))
-    with np.errstate(invalid="ignore"):  # of what nothing wrote: NaN of any kind
+    with np.errstate(invalid="ignore"):  # of unwritten memory: NaN of any kind
         return _of_floats(actual.astype(np.float64), expected.astype(np.float64))
 
 

@@ -97,7 +97,7 @@ class _Noise:
         replace_all(graph.node, nodes)
 
     def add_to_inputs(self, graph: GraphProto) -> None:
-        """Give the inputs other names, and their old ones to what they are with noise."""
+        """Give the inputs other names, and their old ones to the noisy inputs."""
         nodes: list[NodeProto] = []
         for value in graph.input:
             kind = value.type.tensor_type.elem_type

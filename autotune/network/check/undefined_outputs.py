@@ -16,7 +16,7 @@ from autotune.network.artifact.hybrid import HybridArtifact, leaves
 
 
 def undefined_outputs(graph: GraphProto, is_drawn: bool = True) -> dict[str, str]:
-    """Such outputs of a graph, and why: what they depend on, with a node that it comes from.
+    """Such outputs of a graph, and why: their dependence, with a node that it comes from.
 
     `is_drawn`: whether random numbers are drawn, which is so as long as an output depends on them.
     The node by its name, or as in `RandomNormal 'y'` by what it makes where it has none.

@@ -36,7 +36,7 @@ def aliases(
 ) -> dict[int, Alias]:
     """The alias of each call that computes in place, by index of the call; one program per call.
 
-    `pairs`: what `loopir.in_place.read_in_place` says of each program, where it is known.
+    `pairs`: results of `loopir.in_place.read_in_place` by program, where known.
     """
     life = _lives(network)
     found: dict[int, Alias] = {}

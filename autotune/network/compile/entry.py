@@ -104,7 +104,7 @@ def _part(n: int, launch: Launch, n_bases: int) -> Iterator[str]:
 
 
 def _kernels(launches: Sequence[Launch]) -> str:
-    """The list that the team reads: code, extent, nanoseconds, and what must be done before."""
+    """The list that the team reads: code, extent, nanoseconds, and dependences."""
     rows = ", ".join(
         f"%kernel {{ ptr @part{n}, i64 {x.extent}, i64 {round(x.time_s * 1e9)}, "
         f"i64 {n if x.after is None else x.after} }}"

@@ -27,7 +27,7 @@ class Smaller:
 
 
 def constant_bytes(networks: Sequence[Network], steps: Mapping[str, Steps]) -> int:
-    """Bytes of the constants of all calls; what two programs read in one order counts once.
+    """Bytes of the constants of all calls; one layout of two programs counts once.
 
     Constants of equal content that are different arrays count as often as there are. Raises
     ScheduleError where a schedule has no program.

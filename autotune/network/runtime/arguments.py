@@ -15,7 +15,7 @@ Array = NDArray[Any]
 Ends: TypeAlias = "Mapping[str, tuple[Endpoint, np.dtype[Any]]]"
 """Inputs or outputs of a network by name, with NumPy's dtype of each."""
 Inputs: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
-"""Arrays, or what gives one, by name or in order."""
+"""Arrays, or objects that give one, by name or in order."""
 Outputs: TypeAlias = "Mapping[str, Array] | Sequence[Array] | Array | None"
 """Arrays for some of the outputs by name, or for all in order; one alone is the only output."""
 

@@ -124,7 +124,7 @@ def direct_call(
                 is_left = native(capsules, address, working.places[key].address)
             finally:
                 give_back(working)
-        except (KeyError, AttributeError, TypeError):  # a closer look says what is wrong
+        except (KeyError, AttributeError, TypeError):  # the usual way names the fault
             return None
         if is_left:
             return None

@@ -39,7 +39,7 @@ class StepSetting:
 
 
 class HybridSteps:
-    """The segments of a model or a body. `first_row`: of what `Seconds` has of them."""
+    """The segments of a model or a body. `first_row`: of theirs in `Seconds`."""
 
     def __init__(
         self, segments: Sequence[HybridSegment], setting: StepSetting, first_row: int = 0

@@ -31,7 +31,7 @@ _TENSOR = re.compile(r"tensor\((\w+)\)")
 
 
 def require_onnxruntime(what: str) -> Any:
-    """The package. Raises MissingDependency: `what` says what needs it."""
+    """The package. Raises MissingDependency: `what` names its use."""
     try:
         return onnxruntime_package()
     except ImportError as error:

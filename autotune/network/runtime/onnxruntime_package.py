@@ -36,14 +36,14 @@ def onnxruntime_package() -> ModuleType:
 
 
 def _is_installed(module: ModuleType) -> bool:
-    """Whether it is what an import finds, and nothing that a program has put in its place."""
+    """Whether an import finds it, and not a stand-in of a program."""
     spec = getattr(module, "__spec__", None)
     return spec is not None and spec.name == NAME and type(module) is ModuleType
 
 
 @cache
 def _loaded() -> ModuleType:
-    """Import it beside what stands in its place, which is there again afterwards."""
+    """Import it beside its stand-in, which is there again afterwards."""
     if PathFinder.find_spec(NAME) is None:
         raise ImportError(f"{NAME} is not installed", name=NAME)
     replaced = _taken_out()

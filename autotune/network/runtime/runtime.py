@@ -154,7 +154,7 @@ class Model:
     def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
         """Outputs of one inference by name.
 
-        `inputs`: NumPy arrays, or what gives one without copying it (`__dlpack__`, `__array__`), by
+        `inputs`: NumPy arrays, or objects that give one uncopied (`__dlpack__`, `__array__`), by
         name or in order. `out`: arrays for the outputs, by name or in order, which are returned; a
         C-contiguous one that shares no memory with an input is written in place. Raises UsageError
         where names, shapes or dtypes do not fit.
