@@ -93,7 +93,7 @@ def accelerated(package: Any) -> type:
             self._saved = replace(asked, path_or_bytes=path_or_bytes, sess_options=options)
             threads = asked.threads or (options.intra_op_num_threads if options is not None else 0)
             if not threads:
-                told_threads()  # so that what is wrong with it is raised here
+                told_threads()  # its errors are raised here
             loaded = _Loaded(path_or_bytes)
             theirs = (path_or_bytes, options, asked.providers, asked.provider_options)
             super().__init__(*theirs, disabled_optimizers=asked.disabled_optimizers, **others)
@@ -137,7 +137,7 @@ def accelerated(package: Any) -> type:
                 try:
                     return self._run_ours(contest, output_names, input_feed)
                 except (UsageError, KeyError):
-                    pass  # ONNX Runtime says what is wrong
+                    pass  # ONNX Runtime names the fault
             return self._run_theirs(output_names, input_feed)
 
         def run_async(
@@ -205,7 +205,7 @@ def accelerated(package: Any) -> type:
             try:
                 found = {n: np.asarray(v, types[n]) for n, v in listed.items() if types[n]}
             except (KeyError, TypeError, ValueError, OverflowError):
-                return None  # ONNX Runtime says what is wrong
+                return None  # ONNX Runtime names the fault
             return {**feed, **found} if len(found) == len(listed) else None
 
         def _run_ours(self, contest: Contest, output_names: Any, feed: Any) -> list[Any]:

@@ -28,7 +28,7 @@ def bound(package: Any) -> type:
     base: Any = package.IOBinding
 
     class IOBinding(base):  # type: ignore[misc]
-        """ONNX Runtime's IOBinding. `inputs`, `outputs`: arrays over what is bound, by name.
+        """ONNX Runtime's IOBinding. `inputs`, `outputs`: arrays over the bound memory, by name.
 
         None stands for an output that is made for the caller, and for what is no such array
         (`is_plain` is then False). `results`: outputs of a compiled network, in the order in which

@@ -29,7 +29,7 @@ class ModelCopy:
 
 
 def _remove(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:  # what a forked child forgets, its parent still reads
+    if os.getpid() == pid:  # the parent of a forked child still reads them
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -4,7 +4,7 @@
     options.intra_op_num_threads = 2            # threads of the compiled network
     options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL    # ignored
 
-What steers how ONNX Runtime computes is ignored; what would change results is refused.
+Options of ONNX Runtime's execution are ignored; options that would change results are refused.
 """
 
 from __future__ import annotations

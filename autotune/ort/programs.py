@@ -476,7 +476,7 @@ class Programs:
             self._refuse(key, f"compiled it takes {contest.ratio or 0.0:.2f} x the time")
 
     def _forget(self, contest: Contest | None) -> None:
-        """Look again for what computes the calls of a contest: a bucket has many."""
+        """Dispatch the calls of a contest anew: a bucket has many."""
         for at in [at for at, known in self._runs.items() if known is contest]:
             del self._runs[at]
 

@@ -127,7 +127,7 @@ class Facts:
     """Facts of a model before any shape comes.
 
     `deciding`: inputs that are bound by their values. `files`: all that the model was read from.
-    `log`, `threads`: what it is compiled with. `n_running`: threads that it runs on.
+    `log`, `threads`: of its compilation. `n_running`: threads that it runs on.
     `is_named`: whether the log names shapes.
     """
 
@@ -143,7 +143,7 @@ class Facts:
 class PreparedNetwork:
     """A compiled network in a file. `is_kept`: it is the cache's, else its loader removes it.
 
-    `notes`: what `compile` told. `is_compiled`: whether any of it is; else all is ONNX Runtime's.
+    `notes`: of `compile`. `is_compiled`: whether any of it is; else all is ONNX Runtime's.
     `paddings`: of the dimensions that were asked for, as JSON.
     """
 
@@ -167,7 +167,7 @@ class BackgroundJob:
     padded: tuple[str, ...] = ()
 
     def message(self) -> Message:
-        """As it is sent: what a session sends to its own process may be pickled."""
+        """As it is sent: messages of a session to its own process may be pickled."""
         return Message(self.kind, {}, [pickle.dumps(self)])
 
 

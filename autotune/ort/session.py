@@ -5,7 +5,7 @@
     session = ort.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
     logits, = session.run(["logits"], {"ids": ids})
 
-See docs/drop-in.md for what is the same, what is ignored, and what is refused.
+docs/drop-in.md lists supported, ignored and refused options.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class InferenceSession:
             self._interface = interface_of(read_outline(path))
         request = with_log(request)
         self._copy = copy_of(request.model) if self._interface.open_inputs else None
-        if self._copy is not None:  # other shapes are compiled from what was loaded
+        if self._copy is not None:  # other shapes are compiled from the loaded file
             request = replace(request, model=self._copy.path)
         store = None if store_bytes is None else artifact_store(store_bytes)
         self._constants = dict(request.constants)

@@ -1,7 +1,7 @@
 """⑪ Third-party code finds autotune where it says `onnxruntime`, until `uninstall`.
 
     autotune.install()
-    import rapidocr_onnxruntime         # its `import onnxruntime` finds what `autotune.ort` has
+    import rapidocr_onnxruntime         # its `import onnxruntime` finds `autotune.ort`
 
 autotune itself and the package's own modules go on to use the installed package:
 `onnxruntime.quantization` calibrates with ONNX Runtime.

@@ -39,13 +39,13 @@ class TypeHelper:
 
     @staticmethod
     def ort_type_to_numpy_type(ort_type: str) -> Any:
-        """`numpy.float32` for `tensor(float)`. Raises ValueError for what NumPy does not have."""
+        """`numpy.float32` for `tensor(float)`. Raises ValueError for types that NumPy lacks."""
         name = _element(ort_type, _NUMPY)
         return bool if name == "bool" else getattr(np, name)
 
     @staticmethod
     def ort_type_to_torch_type(ort_type: str) -> Any:
-        """`torch.float32` for `tensor(float)`. Raises ValueError for what PyTorch lacks."""
+        """`torch.float32` for `tensor(float)`. Raises ValueError for types that PyTorch lacks."""
         import torch  # type: ignore[import-not-found,unused-ignore]
 
         return getattr(torch, _element(ort_type, _TORCH))
