@@ -23,7 +23,7 @@ _NAME = "OPERATORS"
 def operators_of(paths: Iterable[str]) -> dict[str, UserOperator | Composition]:
     """The operators of files and of installed packages, by name; files come first.
 
-    Raises UsageError, with file and line, for what does not run or holds no operators.
+    Raises UsageError, with file and line, for a file that does not run or holds no operators.
     """
     found: dict[str, UserOperator | Composition] = {}
     for operators, source in installed(GROUP, "operators"):

@@ -30,7 +30,7 @@ _NAME = "RULES"
 def rules_of(paths: Iterable[str]) -> tuple[Rule, ...]:
     """The rules of files and of installed packages.
 
-    Raises UsageError, with file and line, for what does not run or holds no rules.
+    Raises UsageError, with file and line, for a file that does not run or holds no rules.
     """
     found: list[Rule] = []
     for path in map(Path, paths):

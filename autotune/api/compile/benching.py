@@ -59,7 +59,7 @@ def bench(
     time_s: float = 2.0,
     callers: int | None = None,
 ) -> BenchResult | CallersResult:
-    """Time `compiled`: what `load` or `compile` gave, or the path of an artifact; at least `time_s`
+    """Time `compiled`: of `load` or `compile`, or the path of an artifact; at least `time_s`
     seconds per side.
 
     `against`: names of `runtime.baselines.BASELINES` (a string has commas between them), which run
@@ -126,7 +126,7 @@ def _with(fixed: Mapping[str, Any], run: Runner) -> Runner:
 
 
 def _onnx_model(compiled: Model, source: Path) -> tuple[Any, Mapping[str, Any]]:
-    """The ONNX model with the very weights that were compiled, and what its other inputs are.
+    """The ONNX model with the very weights that were compiled, and its other inputs.
 
     With constant inputs it is the file itself: where they decide branches, those that are never
     taken may have no meaning at the shapes that were bound.

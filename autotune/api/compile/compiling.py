@@ -135,7 +135,7 @@ def _config_of(request: CompileRequest, log: Log) -> TuneConfig:
 
 
 def _completed(request: CompileRequest, log: Log, config: TuneConfig) -> CompileRequest:
-    """`request` with what its log knows of the model, where it says nothing else."""
+    """`request` with the model's facts in its log, where it sets nothing else."""
     path: Any = request.model or _model_of(log)
     if request.precision not in (None, config.precision):
         raise LogMismatch(

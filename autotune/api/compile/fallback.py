@@ -128,7 +128,7 @@ def _cuts(
 
     try:
         return tuple(map(cut_at, bound.variants))
-    except ModelError:  # of a body, which cannot be loaded without what is around it
+    except ModelError:  # of a body, which cannot be loaded without the graph around it
         return tuple(cut_at(variant, inside=False) for variant in bound.variants)
 
 
@@ -163,7 +163,7 @@ def require_tunable(sources: Sources, name: str) -> None:
 
 
 def outside_texts(cut: Cut) -> Iterator[str]:
-    """`3 of 10 nodes run in ONNX Runtime`, and the operators with the reason; what data decide."""
+    """`3 of 10 nodes run in ONNX Runtime`, and the operators with the reason; control flow."""
     decided = [f"{control.op} '{control.name}'" for control in cut.controls()]
     if decided:
         more = ", …" if len(decided) > _MOST_NAMES else ""
@@ -192,7 +192,7 @@ def outside_texts(cut: Cut) -> Iterator[str]:
 class CutTimes:
     """Least latencies of a cut model and of the whole in ONNX Runtime, in turns, in seconds.
 
-    `share`: of the first, what ONNX Runtime takes. `is_noisy`: others kept the cores busy.
+    `share`: ONNX Runtime's of the first. `is_noisy`: others kept the cores busy.
     """
 
     ours_s: float

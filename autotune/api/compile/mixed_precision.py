@@ -136,10 +136,10 @@ class _Mix:
 
 
 class _Costs:
-    """Seconds of networks by what is known of their tasks.
+    """Seconds of networks, from latencies of their tasks.
 
-    Those of the log where a task was measured; else what the cost model expects of its default
-    program, times what default programs took in this log over what was expected of them.
+    Those of the log where a task was measured; else the estimate of its default program by the cost
+    model, times the ratio of measured to estimated default programs in this log.
     """
 
     def __init__(self, plan: CompilePlan, networks: Sequence[Network]) -> None:
@@ -332,7 +332,7 @@ class _Search(Generic[C]):
 def compile_mixed(plan: CompilePlan, attempt: Attempt[C]) -> C:
     """Compile the fastest mix of precisions that is within `plan.network_error`.
 
-    Products go back to float32 in the order of what they gain, the least first, half of them at a
+    Products go back to float32 in the order of their gains, the least first, half of them at a
     time. Raises WrongNumbers where float32 alone is wrong.
     """
     mixtures = mixtures_of(plan.bound)

@@ -38,7 +38,7 @@ from autotune.target import Target, difference
 from autotune.te.dag import ComputeDAG
 
 Progress: TypeAlias = Callable[[str], AbstractContextManager[OnProgress]]
-"""Told what long work begins; the block gets a callable for how much of it is done."""
+"""Told the name of long work that begins; the block gets a progress callback."""
 
 
 @contextmanager
@@ -175,8 +175,8 @@ def _shared(
 ) -> dict[str, Steps]:
     """Schedules of tasks that read the same weights, in one order where that costs little.
 
-    `first`: what would be taken otherwise. Others are those in the log for `measured` tasks, and
-    what the cost model expects to be as fast for the rest.
+    `first`: the choice otherwise. Others are those in the log for `measured` tasks, and
+    equally fast ones by the cost model for the rest.
     """
     weights = shared_weights(networks)
     keys = sorted({key for weight in weights for key, _ in weight.users})

@@ -354,7 +354,7 @@ class Function:
 class TaskTiming:
     """Latencies of a built task. `flops`: of one call.
 
-    `peak_gflops`: what the threads can do at most, by the multiply-adds that fit the task.
+    `peak_gflops`: peak rate of the threads, by the multiply-adds that fit the task.
     """
 
     timing: Timing

@@ -44,7 +44,7 @@ from autotune.search.partial import Rule
 def tune(request: ShownTuneRequest) -> TuneResult:
     """Search for the fastest program of every part of a model, and log every measurement.
 
-    Raises what the command reports: UsageError, ModelError, OutputError; NoValidSchedule where no
+    Raises the errors of the command: UsageError, ModelError, OutputError; NoValidSchedule where no
     candidate of a task works. The words are those of the command line:
     """
     return run_to_end(partial(_tuning, request), Path(request.log), request.show)
@@ -54,7 +54,7 @@ def tune(request: ShownTuneRequest) -> TuneResult:
 def tuning(request: TuneRequest) -> Events:
     """`tune`, as an iterator of events, see `tuner.events`.
 
-    The model is read at once, so what is wrong with it is raised here. Every measurement is in the
+    The model is read at once, so its faults are raised here. Every measurement is in the
     log before its event comes; closing the iterator ends the session in an orderly way.
     """
     return _tuning(request)
@@ -92,7 +92,7 @@ def tune_network(
     model_path: str = "",
     rules: Sequence[Rule] = (),
 ) -> Events:
-    """`tuning` for a network that is there already; `model_path`: what the header names."""
+    """`tuning` for a network that is there already; `model_path`: in the header."""
     prepared = prepare_network(network, config, log, model_path)
     return _events(prepared, log, never, silent, rules)
 

@@ -154,9 +154,9 @@ def local_target(name: str) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A log that is open for writing, and what the session will do.
+    """A log that is open for writing, and the plan of the session.
 
-    `log`: its entries so far, which are replayed first. `notes`: what a user should know of it.
+    `log`: its entries so far, which are replayed first. `notes`: for the user, of it.
     """
 
     journal: Journal

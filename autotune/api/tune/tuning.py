@@ -1,7 +1,7 @@
 """⑪ From a log's header to a running session: search and measurement wired together.
 
     tuning = Tuning(journal, log, header, budget)
-    for event in tuning.events(): …                 # what a display shows; see `tuner.events`
+    for event in tuning.events(): …                 # for a display; see `tuner.events`
 
 Everything that is measured is in the journal before its event comes.
 """
@@ -169,7 +169,7 @@ def new_header(
     config: TuneConfig,
     others: Sequence[Sequence[Network]] = (),
 ) -> Header:
-    """The header of the first run over a model; `model_path`: what it came from, or "".
+    """The header of the first run over a model; `model_path`: its origin, or "".
 
     `networks`: one for each of `variants`, see `compile.variants.unified`. `others`: the same in
     other precisions, whose tasks are alternatives, see `mixed_precision`.
