@@ -45,7 +45,7 @@ class Late(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`kind` says which `fields` there are; `blobs` are what JSON cannot hold."""
+    """`kind` determines the `fields`; `blobs`: bytes that JSON cannot hold."""
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)

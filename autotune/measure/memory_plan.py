@@ -34,9 +34,9 @@ class MemoryPlan:
 
 
 def plan_memory(limits: Limits, session_bytes: int, task_bytes: int = 0) -> MemoryPlan:
-    """Share what `limits` leave beside `session_bytes`, which the session holds now.
+    """Divide the memory of `limits` beside `session_bytes`, which the session holds now.
 
-    `task_bytes`: what the largest task needs in the run worker. As many builders as can run at
+    `task_bytes`: of the largest task in the run worker. As many builders as can run at
     once, fewer where memory is short. Raises UsageError where not even one fits.
     """
     least = session_bytes + _GROWTH_BYTES + _WORKER_BYTES + task_bytes + _BUILDER_BYTES

@@ -31,9 +31,9 @@ class MeasureOptions:
     weights from its caches; None: twice L2, which replaces most of it under any policy; 0: time
     with hot weights. `evict`: flush the constants from all caches as well.
     `n_builders`: builder processes; 0: one per usable core. `builder_bytes`, `worker_bytes`: memory
-    that each of them and the run worker may take; 0: what the machine has. `cores`: where the run
+    that each of them and the run worker may take; 0: the machine's. `cores`: where the run
     worker may run; empty: all that this process may use, of which it takes the first `n_threads`.
-    `run_timeout_s` is what one candidate may take to be loaded, packed and checked, and again for
+    `run_timeout_s` is the limit of one candidate to be loaded, packed and checked, and again for
     all its repeats; those that are timed in turns have the sum. `prepare_timeout_s` covers the
     inputs and the oracle of a task, once; `start_timeout_s` the start of a process.
     A repeat is one evaluation. There are as many as fill `repeat_target_s`, within

@@ -62,7 +62,7 @@ class ChildTimeout(Exception):
 class Setup:
     """Setup of a child process: `handler` names a `MakeHandler` as `module:function`.
 
-    `data_bytes`: memory that the child may take; 0: what the machine has.
+    `data_bytes`: memory that the child may take; 0: the machine's.
     """
 
     handler: str
@@ -75,7 +75,7 @@ class Child:
     """A worker process, started when first used and again after each crash or time-out.
 
     Requests to a child that has died in the meantime go to a new one; `generation` counts the
-    processes, so a caller knows when what it sent before is gone.
+    processes, so a caller knows when the state that it sent before is gone.
     """
 
     def __init__(self, setup: Setup, start_timeout_s: float) -> None:

@@ -2,8 +2,8 @@
 
     measured_once(core, folder) ─► bool
 
-Kernels keep the multiply-add units of a core busy from one thread, so that a second one takes from
-the first what it gets. Virtual machines may show as hyper-threads of a core what are two cores.
+Kernels keep the multiply-add units of a core busy from one thread, so that a second one gains
+what the first one loses. Virtual machines may show two cores as hyper-threads of one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RUNNING = 0.9
 _REPEATED = 0.9
 """Of the best rate: measurements above it were not disturbed."""
 _GAIN = 1.25
-"""Of two threads over one, from which the second is worth what it costs to divide the work."""
+"""Of two threads over one, from which the second is worth the division of the work."""
 _PLAUSIBLE = (0.7, 2.3)
 _STORE_BYTES = 1 << 16
 

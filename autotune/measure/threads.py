@@ -1,7 +1,7 @@
 """⑦ The default number of threads, with a measurement of hyper-threads where it decides.
 
     default_threads()           # tune, compile, Task, InferenceSession
-    default_threads(most=8)     # load: what the network was compiled for, or fewer
+    default_threads(most=8)     # load: as the network was compiled for, or fewer
 
 The rule is in `autotune.threads`.
 """
