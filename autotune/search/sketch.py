@@ -146,7 +146,7 @@ def tile_pointwise(p: Partial, name: str, target: Target) -> list[Partial] | Non
     """A pointwise stage at the root: vectors inside, everything else parallel.
 
     One that rearranges elements may collect those of a vector one by one, and may run in the order
-    in which it reads them, so that what is read together is used together.
+    in which it reads them, so that elements are used as they are read.
     """
     stage = p.state[name]
     op = stage.op

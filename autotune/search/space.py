@@ -72,7 +72,7 @@ class Role(Enum):
     PREFETCH = auto()
     """distance at which a constant is prefetched, in bytes or NEXT_PANEL"""
     PREFETCH_CONSUMER = auto()
-    """whether what the consumer reads and writes is prefetched"""
+    """whether operands and results of the consumer are prefetched"""
     PREFETCH_NEXT_TILE = auto()
     """whether activations of the next tile are prefetched (NEXT_PANEL)"""
 

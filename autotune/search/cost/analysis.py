@@ -396,7 +396,7 @@ class _Walk:
         return share
 
     def _versions(self) -> Array:
-        """Copies of the loops: each split with a remainder doubles what its tile loops surround."""
+        """Copies of the loops: each split with a remainder doubles the body of its tile loops."""
         copies = np.ones(self.n)
         for rel, extent in self.nest.splits_around:
             if rel.tail == "split":

@@ -164,7 +164,7 @@ class Nest:
         )
 
     def distinct(self, index: Expr, size: int, spread: int, inner: dict[str, Array]) -> Array:
-        """Most values that an index takes: its span, less what strides skip."""
+        """Most values that an index takes: its span, less those that strides skip."""
         points = product([inner[v] for v in variables(index) & set(inner)], self.n)
         try:
             reach: Extent = span(index, inner) + 1

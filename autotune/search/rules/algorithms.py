@@ -36,7 +36,7 @@ FEW_RESULTS = 1024
 
 
 def algorithms(dag: ComputeDAG, target: Target) -> list[Partial]:
-    """The definition, and what it may be rewritten into: minimal filtering, products of narrower
+    """The definition, and its rewrites: minimal filtering, products of narrower
     parts; long reductions are in parts. Where sums have to be integers, nothing that rounds."""
     narrow = _narrow_products(dag) if narrow_products_pay(target) else []
     return [*_in_order_or_parts(dag, target), *_minimal_filtering(dag), *narrow]

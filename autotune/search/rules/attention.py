@@ -13,7 +13,7 @@ The rows between the two products never leave the cache. From the outside in:
       the last product over those columns:
         register tiles: rows × vectors of channels, around the whole reduction; pointwise consumer
 
-Which axes are rows follows from what the loads use.
+The loads determine which axes are rows.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _with_forms(
         if v.is_packed or not (v.copy_inputs or v.copy_panels or v.producers_per_k)
     ]
     found = matrices if several and matrices else found + matrices
-    # what decides on several products is outside
+    # a condition over several products is outside
     return [v for v in found if not several or not v.producers_per_k]
 
 

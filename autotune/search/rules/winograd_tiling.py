@@ -11,7 +11,7 @@ From the outside in:
         tiles × vectors of channels
           inverse transforms and consumer, all in registers
 
-Which axes are tiles, points, rows and channels follows from what the loads use.
+The loads determine which axes are tiles, points, rows and channels.
 """
 
 from __future__ import annotations
