@@ -28,7 +28,7 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 def replaceable(program: Program, pairs: Pairs | None = None) -> Pairs:
     """Pairs of an input and an output that may be the same memory while the program runs.
 
-    `pairs`: what `read_in_place` gave for it, at whatever strides of its buffers.
+    `pairs`: results of `read_in_place` for it, at any strides of its buffers.
     """
     strides = {b.name: b.strides for b in program.buffers}
     pairs = read_in_place(program) if pairs is None else pairs

@@ -126,7 +126,7 @@ class _Memory:
         self.settle(written=True)
 
     def settle(self, written: bool = False) -> None:
-        """Pass the barrier after a kernel: any iteration may now read what was written."""
+        """Pass the barrier after a kernel: any iteration may now read its stores."""
         self.writers = [_OUTSIDE if written or w != _NOBODY else w for w in self.writers]
 
 

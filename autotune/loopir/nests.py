@@ -253,7 +253,7 @@ class _Nest:
         return self.state.attached_at(inst.stage.name, inst.stage.iters[depth - 1].name)
 
     def _instead(self, inst: Instance, depth: int, ranges: Ranges, there: set[str]) -> Body:
-        """Loops `depth`… with plain sums, and what they need; `there`: what is produced outside."""
+        """Loops `depth`… with plain sums, and their producers; `there`: stages produced outside."""
         body = self._inside(self._version(inst), depth, ranges, _Leaf(self._plain))
         for producer in reversed(self._producers(self._version(inst), depth)):
             if producer.name not in there:
@@ -263,7 +263,7 @@ class _Nest:
     def _produce(self, stage: Stage, body: Body, ranges: Ranges, otherwise: Body = ()) -> Body:
         """Fill a local buffer with the region of `stage` that `body` reads, in front of `body`.
 
-        `otherwise`: what is run instead of `body` where transformed data in it are not bounded.
+        `otherwise`: runs instead of `body` where transformed data in it are not bounded.
         """
         reads = reads_of(body, stage.name)
         if not reads:

@@ -179,7 +179,7 @@ class Packing:
 class Kernel:
     """One flat parallel loop. `buffers` are the pointer arguments in order, by buffer name.
 
-    `head`: what a thread does before the first iteration of its part.
+    `head`: statements of a thread before the first iteration of its part.
     """
 
     name: str

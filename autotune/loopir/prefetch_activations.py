@@ -111,7 +111,7 @@ def _stores_to(stmt: Stmt, name: str) -> bool:
 
 
 def prefetch_consumer(fill: Body, reader: Body, tensors: set[str]) -> Body:
-    """`fill`, a reduction, with prefetches of what its `reader` loads and stores of `tensors`.
+    """`fill`, a reduction, with prefetches of loads and stores of `tensors` by its `reader`.
 
     Those are the vectors of its unrolled and vectorised loops. Serial loops of the reader are left
     out: they are too long to prefetch as a whole.

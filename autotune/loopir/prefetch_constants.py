@@ -28,7 +28,7 @@ Loops = tuple[tuple[str, int], ...]
 _MAX_SHARERS = 64
 """With more tiles per panel, loading the next one costs less than computing its addresses."""
 _FIRST_BYTES = 8192
-"""Prefetched of the first panel: what memory delivers within half a microsecond."""
+"""Prefetched of the first panel: bytes that memory delivers within half a microsecond."""
 
 
 def prefetch_constants(program: Program, lowering: Lowering) -> Program:
