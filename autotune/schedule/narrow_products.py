@@ -1,6 +1,6 @@
 """③ The rewrite behind the `narrow_products` step: products of float32 by products of bfloat16.
 
-    y = Σ x·w    ->    x = x₀ + x₁ + …,  w = w₀ + w₁ + …   (each part what those before it leave)
+    y = Σ x·w    ->    x = x₀ + x₁ + …,  w = w₀ + w₁ + …   (each part of the remainder before it)
                        y = Σ x₁·w₀ + x₀·w₁ + x₀·w₀
 
 Every product of parts is exact in float32, in which all are added up. With three of them results

@@ -140,7 +140,7 @@ class CacheRead:
 
 @dataclass(frozen=True, slots=True)
 class CacheTerms:
-    """Add a stage `name`: what `reader` reads of `tensor`, `terms` of its sum side by side.
+    """Add a stage `name`: loads of `tensor` by `reader`, `terms` of its sum side by side.
 
     c[…, j] = Σ a[…, k]·tensor[k, j]   ->   name[g, j, t] = tensor[g·T + t, j];
                                             c[…, j] = Σ a[…, g·T + t]·name[g, j, t]
@@ -173,7 +173,7 @@ class RFactor:
     s = sum(x[k], k<K)   ->   name[r] = sum(x[o·R + r], o<K/R);  s = sum(name[r], r<R)
 
     The last reduction axis is split. Where `factor` does not divide its extent K, the last part
-    begins at K - R, and what it shares with the part before counts once.
+    begins at K - R, and terms that it shares with the part before count once.
     """
 
     stage: str

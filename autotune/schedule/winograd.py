@@ -94,7 +94,7 @@ def convolution(dag: ComputeDAG, name: str) -> Convolution | None:
     op = dag[name]
     if not isinstance(op, Compute) or not isinstance(op.body, Reduce) or op.body.op != "sum":
         return None
-    if op.tensor.dtype != "float32":  # what the constants of the transforms are
+    if op.tensor.dtype != "float32":  # the type of the constants of the transforms
         return None
     product = op.body.body
     if not isinstance(product, Binary) or product.op != "mul":
