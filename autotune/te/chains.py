@@ -18,7 +18,7 @@ from autotune.te.windows import reuses
 
 @dataclass(frozen=True, slots=True)
 class RowChain:
-    """The stages of such a chain; `before` is what `first` alone is made from.
+    """The stages of such a chain; `before` are producers of `first` alone.
 
     `scores` is what the `rows` begin with, `first` itself where nothing is pointwise behind it;
     `last` reads the last of the rows.

@@ -70,7 +70,7 @@ def clip(x: Operand, low: Operand, high: Operand) -> Expression:
 
 
 def saturate(x: Operand, dtype: str) -> Expression:
-    """`x` as a `dtype`; what is outside of its range becomes its smallest or largest value.
+    """`x` as a `dtype`, saturated: values outside of its range become its smallest or largest.
 
     Floats are rounded towards zero, so a quantised value is `te.saturate(te.round(x / s), "int8")`.
     """

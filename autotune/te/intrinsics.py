@@ -4,7 +4,7 @@
     Call("bits_as_int32", (x,))  the same bits, of a float32, say, as an int32
 
 Emitters are `CALLS` in `codegen/math.py` and `TRIGONOMETRY` in `codegen/trigonometry.py`; a test
-holds costs and errors against what they emit.
+holds costs and errors against the emitted code.
 """
 
 from __future__ import annotations

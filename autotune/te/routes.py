@@ -38,7 +38,7 @@ from autotune.te.expr import (
 @dataclass(frozen=True, slots=True)
 class Route:
     """`places`: of the routed axes by name. `guard`: where there are places at all, by loop
-    indices. `term`: what is reduced there."""
+    indices. `term`: the reduced one there."""
 
     places: Mapping[str, Expr]
     guard: Expr

@@ -81,7 +81,7 @@ def join(parts: Iterable[Values]) -> Values:
 
 
 def values_of(e: Expr, read: Callable[[Expr], Values | None]) -> Values:
-    """The values of `e`; `read` gives those of variables, loads and what else it knows better."""
+    """The values of `e`; `read` gives those of variables, loads and others that it knows better."""
     done: dict[int, Values] = {}
 
     def one(x: Expr) -> Values:

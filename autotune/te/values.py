@@ -49,7 +49,7 @@ Indices: TypeAlias = "Operand | tuple[Operand, ...]"
 _PACKAGE = str(Path(__file__).parents[1])
 _MAX_ELEMENTS = 1 << 40
 MAX_RAGGED = _MAX_ELEMENTS
-"""Steps of a ragged axis, until it is known what is read along it."""
+"""Steps of a ragged axis, until the tensor that is read along it is known."""
 
 
 class Expression:
