@@ -23,7 +23,7 @@ class StopReason(StrEnum):
 class TaskStop(StrEnum):
     """Reason for no more trials of a task; written to the log.
 
-    `at_bound`: within a few percent of what is physically possible. `no_gain`: nothing better than
+    `at_bound`: within a few percent of the roofline bound. `no_gain`: nothing better than
     noise for long. `exhausted`: nothing left to try. `invalid`: nothing works. `beaten`: its
     alternative is clearly faster. `budget`: the session ended first.
     """

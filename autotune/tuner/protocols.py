@@ -42,7 +42,7 @@ class CandidateMeasurer(Protocol):
         """One result per candidate, in order, each as soon as it is there.
 
         `best_s`: the best latency so far; candidates that are far slower are stopped early.
-        `meanwhile`: what to do while nothing can be run yet; called once.
+        `meanwhile`: work while nothing can be run yet; called once.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 After Ansor's task scheduler (Zheng et al., OSDI 2020, §6): the expected gain of a trial blends what
 the last trials brought with an optimistic guess of what the next may bring. Three things are
-different. The guess is limited by what is physically left, `best - bound`; it shrinks with every
+different. The guess is limited by the gap to the roofline, `best - bound`; it shrinks with every
 trial that brought nothing; and a task stops for good when it is at its bound, when nothing better
 than noise has come for long, or when nothing is left to try, so that its trials go to the others.
 Of two alternatives (a task and the parts that it replaces) the slower one gains nothing until it

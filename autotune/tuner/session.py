@@ -68,7 +68,7 @@ class Session:
     `policy_of` makes the policy of a task, once, when it is first needed. `clock` gives seconds
     that only grow. `stop` is asked between candidates: true ends the session as interrupted, with
     everything measured in the log. `default`: the program that a task has without tuning, which is
-    measured first. `first`: what is measured next, before anything is proposed. `noise`: how much
+    measured first. `first`: candidates to measure next, before any proposal. `noise`: how much
     others disturbed, for the end of the log. `finals`: at the end, measure the best few of every
     task again before one of them is declared the winner. `networks`: where the model may become one
     of several, the tasks of each with their weights in it; else `tasks` are those of the only one.
