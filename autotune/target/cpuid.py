@@ -1,7 +1,7 @@
 """Floor 0: features of this CPU, by LLVM's names: read by `cpuid`, without LLVM.
 
 A feature counts only where the system saves the registers that it needs, which `xgetbv` tells. The
-kernel's list (`/proc/cpuinfo`) has other names, and lacks what is younger than the kernel.
+kernel's list (`/proc/cpuinfo`) has other names, and lacks features younger than the kernel.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _TABLE: tuple[tuple[int, int, int, str, _Bits], ...] = (
     (25, 0, EBX, "", {2: "widekl"}),
     (30, 1, EAX, "amx", {4: "amx-fp8", 6: "amx-tf32", 7: "amx-avx512", 8: "amx-movrs"}),
 )
-"""Leaf, subleaf, register, what has to be saved, and the names at its bits."""
+"""Leaf, subleaf, register, state to be saved, and the names at its bits."""
 _AVX10_LEAF, _AVX10_BIT = 36, 19
 _AVX10 = ("avx10.1", "avx10.2")
 

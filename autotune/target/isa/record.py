@@ -142,7 +142,7 @@ class Core:
     `ports`: arithmetic instructions that begin in a cycle; `load_ports` likewise. `port_bits`: what
     a port takes in a cycle, so wider vectors are double-pumped; 0: any vector. `fma_latency`:
     cycles until a result can be used. `issue_width`: instructions of any kind per cycle. Bandwidths
-    are what one core streams, in bytes per cycle.
+    are of one core that streams, in bytes per cycle.
     """
 
     ports: float = 2.0
