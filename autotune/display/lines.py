@@ -116,7 +116,7 @@ def _work_text(view: View) -> str:
 
 
 def total_text(view: View) -> str:
-    """`24.1 ms (31.0 ms untuned)`, and what it covers while tasks are missing.
+    """`24.1 ms (31.0 ms untuned)`, and its coverage while tasks are missing.
 
     Nothing is compared that is not of the same calls.
     """
