@@ -116,7 +116,7 @@ def write_npz(path: Path, arrays: Arrays) -> None:
         for name, array in arrays.items():  # numpy.savez has no room for one called "file"
             if array.dtype == object:  # strings: as NumPy keeps them without pickle
                 array = array.astype(str)
-            elif array.dtype.name in SMALL_TYPES:  # what NumPy writes of float8 it may not read
+            elif array.dtype.name in SMALL_TYPES:  # NumPy may not read the float8 that it writes
                 array = array.view("V1")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)

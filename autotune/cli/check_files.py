@@ -33,7 +33,7 @@ def given_inferences(
 ) -> list[Arrays]:
     """The user's own inputs for the check. `inputs`: of the model, at the shapes of every variant.
 
-    Raises UsageError for what is no array of NumPy, or does not fit to the model.
+    Raises UsageError for other than arrays of NumPy, or one that does not fit the model.
     """
     known = [tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in ports) for ports in inputs]
     largest = max(known, key=lambda ports: sum(math.prod(p.shape) for p in ports))

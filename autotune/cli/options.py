@@ -181,7 +181,7 @@ def _named(pairs: Iterable[tuple[str, V]], option: str, hint: Callable[[str], st
 
 
 def _as(convert: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback: what a request has of what was given."""
+    """A callback: the field of a request from the given text."""
     return lambda context, parameter, value: convert(value)
 
 

@@ -25,7 +25,7 @@ from autotune.tuner import NoiseNoticed, SessionFinished, StopReason
 
 @dataclass(slots=True)
 class StopFlag:
-    """Set by the first signal that asks to end: the session ends after what it is measuring."""
+    """Set by the first signal that asks to end: the session ends after its current measurement."""
 
     log: Path
     number: int = 0

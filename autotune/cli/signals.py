@@ -19,7 +19,7 @@ ENDS = {
     signal.SIGINT: "interrupted",
     signal.SIGTERM: "terminated",
 }
-_SHELL_BASE = 128  # what shells add to the number of a signal
+_SHELL_BASE = 128  # shells add it to the number of a signal
 _SHOW_CURSOR = "\r\x1b[?25h"
 
 

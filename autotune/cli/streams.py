@@ -17,11 +17,11 @@ from typing import Any, TextIO
 _ERRORS = "autotune"
 STDOUT_ERRORS = (errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Of an error that names no file: it is stdout that is closed, full or gone."""
-_BYTES = range(0xDC80, 0xDD00)  # what Python makes of the bytes of a name that are no UTF-8
+_BYTES = range(0xDC80, 0xDD00)  # Python's surrogates for bytes of a name that are no UTF-8
 
 
 def prepare_streams() -> None:
-    """Open what is closed, and let any text be written to stdout and stderr.
+    """Open closed streams, and let any text be written to stdout and stderr.
 
     Also keeps a file that is opened later from becoming stdout, if that was closed.
     """
