@@ -4,9 +4,9 @@
     store.put(key_of("kernel", text, target), machine_code)
     store.get(key_of("kernel", text, target))       # the bytes, or None
 
-A key is a digest of everything that the content depends on, so what is found is never out of date,
-and two processes that write one key write the same. A store never fails: what cannot be written is
-not kept, what is damaged is not found. Deleting the folder, at any time, empties it.
+A key is a digest of everything that the content depends on, so entries are never out of date,
+and two processes that write one key write the same. A store never fails: an entry that cannot be
+written is not kept, a damaged one is not found. Deleting the folder, at any time, empties it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class FileStore:
     def find(self, key: str) -> Path | None:
         """The file of `key`, which counts as used now; None where there is none.
 
-        For what `writing` wrote: a format that knows by itself whether it is whole. The file may go
+        For files of `writing`: a format that knows by itself whether it is whole. The file may go
         at any time, but stays readable for a process that has opened it.
         """
         path = self._path(key)

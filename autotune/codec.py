@@ -55,7 +55,7 @@ class Misfit(ValueError):
         super().__init__(f"{'.'.join(path) or 'the value'} is {what}")
 
     def inside(self, place: object) -> Misfit:
-        """The same of what has the value at `place`."""
+        """The same error, of the container of the value at `place`."""
         return Misfit(self.found, self.wanted, (str(place), *self.path))
 
 

@@ -34,7 +34,7 @@ _KINDS = {
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 _NO_UNNAMED = (errno.EISDIR, errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _OPEN_FILES = Path("/proc/self/fd")
-_MODE = 0o666  # less what the umask takes away
+_MODE = 0o666  # less the umask
 _MAX_LINKS = 40
 _LEAST_BYTES = 1 << 20
 """Room that there has to be for any file: its size is hardly known before it is written."""
@@ -91,7 +91,7 @@ def require_regular(path: Path, info: os.stat_result) -> None:
 def destination(path: Path) -> Path:
     """The file that is written for `path`: where its links lead; it need not exist.
 
-    Raises UsageError for what is no regular file, and for the streams of this process
+    Raises UsageError for other than regular files, and for the streams of this process
     (`/dev/stdout`), even where they are files: they would be replaced, not written to.
     """
     try:

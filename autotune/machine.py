@@ -55,7 +55,7 @@ def whole_cpus(cpus: float) -> int:
 
 
 def usable_cpus() -> frozenset[int]:
-    """CPUs that this process may run on: all, or what `taskset` or a cpuset leaves of them."""
+    """CPUs that this process may run on: all, or those of `taskset` or a cpuset."""
     return frozenset(os.sched_getaffinity(0))
 
 
@@ -142,7 +142,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _numbers(path: Path) -> list[int]:
-    """The numbers of a file of limits; "max" and what stands for it are left out."""
+    """The numbers of a file of limits; "max" and its equivalents are left out."""
     with contextlib.suppress(ValueError):
         return [n for n in map(int, read_text(path).split()) if n < _UNLIMITED]
     return []

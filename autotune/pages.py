@@ -85,7 +85,7 @@ def shared_file(file: int, begin: int, n_bytes: int) -> Bytes:
 
 
 def protect(pages: Bytes, spans: Iterable[tuple[int, int, int]]) -> None:
-    """Give whole pages their access: begin, end and what is allowed. Raises OSError."""
+    """Give whole pages their access: begin, end and protection. Raises OSError."""
     start = pages.ctypes.data
     for begin, end, allowed in spans:
         if end > begin and _libc().mprotect(start + begin, end - begin, allowed):

@@ -46,7 +46,7 @@ class MeasureResult:
     """Outcome of one candidate. All times in seconds.
 
     `times_s`: every repeat of one whole evaluation, weights cold, activations warm; empty unless
-    the status is OK or INACCURATE. `error` is the full text of what went wrong. `max_error`:
+    the status is OK or INACCURATE. `error` is the full text of the failure. `max_error`:
     largest absolute difference from the float64 oracle over the largest oracle value.
     `peaks`: FMA peak (fed from L1) in flops per second right after each of `times_s`, where that
     was asked for.

@@ -18,7 +18,7 @@ from autotune.topology import read_cores
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """A number, and what it follows from where it is not that of usable CPUs.
+    """A number, and the reason for it where it is not that of usable CPUs.
 
     `str` of it is for people: `1 threads (a quota of 0.5 CPUs)`.
     """
@@ -43,7 +43,7 @@ def usable_threads(
     cpus: frozenset[int] | None = None,
     root: Path = Path("/"),
 ) -> Threads:
-    """As many as run all the time, `most` at most; or what AUTOTUNE_THREADS says.
+    """As many as run all the time, `most` at most; or the number in AUTOTUNE_THREADS.
 
     `siblings_help`: whether the CPUs of a core are faster together than one of them alone, asked
     where it decides. The others stand for this process and machine: its environment, the CPUs that
