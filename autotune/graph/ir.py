@@ -65,7 +65,7 @@ def frozen_attrs(node: Node) -> Hashable:
 
 
 def frozen(value: Any) -> Hashable:
-    """What values that are equal in type and bits have in common; records are equal to themselves
+    """Key of a value: the same for equal types and bits; records are equal to themselves
     alone."""
     match value:
         case np.ndarray():

@@ -241,7 +241,7 @@ class Folding(Enum):
 
 
 class Trait(Flag):
-    """What else is true of an operator."""
+    """Further properties of an operator."""
 
     CHEAP = auto()
     """It may be recomputed inside the tiles of an anchor that reads it."""
@@ -267,7 +267,7 @@ FLOATS = frozenset(("float32", "float64"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factors:
-    """How an operator reads factors: a product, a window, or a look-up in a table."""
+    """Kind of an operator with factors: a product, a window, or a look-up in a table."""
 
     weight_input: int | None = None
     """Position of the weights or the table, which keep their own shape."""

@@ -281,7 +281,7 @@ def _check_reshape(rw: Rewriter) -> str:
 
 
 def _moved_type(rw: Rewriter) -> Types:
-    """What is moved is an array that holds one element."""
+    """Type of the result, by moving an array that holds one element."""
     inputs, n_data = rw.node.inputs, len(rw.node.inputs) if rw.node.op == "Concat" else 1
     known = [rw.constants[n] for n in inputs[n_data:] if n in rw.constants]
     if len(known) < len(inputs) - n_data:

@@ -12,7 +12,7 @@ from autotune.te.expr import Tensor, dtype_of, idx
 
 
 class TypedEditor(Editor):
-    """What passes write nodes to: see `Rewriter`."""
+    """The editor of passes: see `Rewriter`."""
 
     def infer(self, node: Node) -> TensorType | None:
         """The type of the first result, as the record of the operator tells it."""
