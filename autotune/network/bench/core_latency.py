@@ -63,7 +63,7 @@ class CoreLatency:
 
 
 def round_trips(words: int, thread: int, n: int) -> int:
-    """What a thread of the gang does; `words`: two cache lines, which threads 0 and 1 count in."""
+    """Ping-pong of the gang; `words`: two cache lines, which threads 0 and 1 count in."""
     i = 1
     while thread < 2 and i <= TRIPS:
         if thread == 0:
