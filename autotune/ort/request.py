@@ -59,7 +59,7 @@ class SessionRequest(CompileRequest):
 
 @dataclass(frozen=True)
 class SessionArguments:
-    """What a session is made of, by the names that ONNX Runtime's has, and further ones.
+    """Arguments of a session, by the names that ONNX Runtime's has, and further ones.
 
     `path_or_bytes`: an ONNX file or its contents. `log`: as for `autotune.compile`; without it, a
     log beside the model is used if it fits (`model-best.jsonl`, `model.jsonl`). `threads`: instead
@@ -107,7 +107,7 @@ class SessionArguments:
     def request(
         self, model: Path | bytes, threads: int, dims: Dims, constants: Mapping[str, Any]
     ) -> SessionRequest:
-        """What to compile of `model`."""
+        """The request to compile `model`."""
         return SessionRequest(
             model,
             Path(self.log).absolute() if self.log else None,
