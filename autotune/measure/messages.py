@@ -175,7 +175,7 @@ def _blobs_of(item: Any) -> list[Any]:
 
 
 def _whole(item: Any, message: Message) -> Any:
-    """What was read of JSON, with the bytes of `message`."""
+    """A record that was read of JSON, with the bytes of `message`."""
     match item:
         case Prepare(expected=dict(heads)) | Prepared(expected=heads):
             pairs = zip(heads.items(), message.blobs, strict=True)
