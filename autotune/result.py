@@ -23,7 +23,7 @@ def _end(text: str) -> str:
 ErrorText: TypeAlias = Annotated[
     str, Coded(_end, _end), Holds(lambda text: isinstance(text, str), "a text")
 ]
-"""What went wrong; JSON has the end of a long text."""
+"""Text of a failure; JSON has the end of a long text."""
 
 
 class MeasureStatus(StrEnum):
