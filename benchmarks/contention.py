@@ -32,7 +32,7 @@ import click
 import numpy as np
 import onnx
 
-from autotune.cli.options import Duration
+from autotune.cli.options import DURATION
 from autotune.machine import usable_cpus
 from autotune.network.bench.bench import percentile
 from benchmarks import memory, models, sparse
@@ -213,7 +213,7 @@ def prepare(name: str, folder: Path) -> str:
 @click.argument("names", nargs=-1)
 @click.option("--machine", default="", help="What the rows call this machine.")
 @click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Sections.  [all]")
-@click.option("--time", "time_s", type=Duration(), default="90s", help="Per model.  [90s]")
+@click.option("--time", "time_s", type=DURATION, default="90s", help="Per model.  [90s]")
 @click.option("-o", "output", type=click.Path(path_type=Path), default=FOLDER / "contention.csv")
 def main(
     names: tuple[str, ...],

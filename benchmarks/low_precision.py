@@ -34,7 +34,7 @@ from onnx import helper, numpy_helper
 
 import autotune
 from autotune import te
-from autotune.cli.options import COUNT, Duration
+from autotune.cli.options import COUNT, DURATION
 from autotune.dtypes import DTYPES
 from autotune.measure.peak import form_peaks, measure_peaks, stay_cached
 from autotune.network.bench.bench import BenchResult, bench
@@ -96,8 +96,8 @@ class Case:
 @click.option("--machine", required=True, help="Name in docs/results/machines.csv.")
 @click.option("--threads", type=COUNT, default=1, show_default=True)
 @click.option("--trials", type=click.IntRange(0), default=256, show_default=True)
-@click.option("--time", "time_s", type=Duration(), default="2s", help="Per side.  [2s]")
-@click.option("--budget", "budget_s", type=Duration(), help="For all that is left.  [no limit]")
+@click.option("--time", "time_s", type=DURATION, default="2s", help="Per side.  [2s]")
+@click.option("--budget", "budget_s", type=DURATION, help="For all that is left.  [no limit]")
 @click.option("--model", "models", multiple=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--bf16", "halved", multiple=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--only", default="", help="Cases whose kind, name or form contains this.")

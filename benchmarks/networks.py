@@ -24,7 +24,7 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.options import COUNT, Duration
+from autotune.cli.options import COUNT, DURATION
 from autotune.errors import AutotuneError
 from autotune.records import Log, read_log
 from autotune.tuner import spent
@@ -59,8 +59,8 @@ class Plan:
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(NAMES), help="Networks.  [all]")
 @click.option("--threads", multiple=True, type=COUNT, default=(1, 2), show_default=True)
-@click.option("--time", "tune_s", type=Duration(), default="4m", help="To tune for.  [4m]")
-@click.option("--bench-time", "bench_s", type=Duration(), default="3s", help="Per side.  [3s]")
+@click.option("--time", "tune_s", type=DURATION, default="4m", help="To tune for.  [4m]")
+@click.option("--bench-time", "bench_s", type=DURATION, default="3s", help="Per side.  [3s]")
 @click.option("--rounds", type=COUNT, default=3, show_default=True)
 @click.option("--against", multiple=True, type=click.Choice(BASELINES), default=BASELINES)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("logs/networks"))

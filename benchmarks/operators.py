@@ -20,7 +20,7 @@ import click
 import onnx
 
 import autotune
-from autotune.cli.options import COUNT, Duration
+from autotune.cli.options import COUNT, DURATION
 from autotune.network.bench.bench import BenchResult, bench
 from autotune.network.runtime.baselines import Runner, baseline
 from autotune.network.runtime.runtime import Model as Compiled
@@ -72,7 +72,7 @@ class Plan:
 @click.option("--trials", type=COUNT, default=64, show_default=True, help="Per case at most.")
 @click.option("--shapes", type=COUNT, default=4, show_default=True, help="Per operator at most.")
 @click.option("--time", "time_s", type=float, default=1.0, show_default=True, help="Per side.")
-@click.option("--budget", "budget_s", type=Duration(), help="For all that is left.  [no limit]")
+@click.option("--budget", "budget_s", type=DURATION, help="For all that is left.  [no limit]")
 @click.option("--out", type=click.Path(path_type=Path), default=FILE, help="The table.")
 def main(
     machine: str,

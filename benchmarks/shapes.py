@@ -26,7 +26,7 @@ import onnx
 from numpy.typing import NDArray
 
 import autotune
-from autotune.cli.options import COUNT, Duration
+from autotune.cli.options import COUNT, DURATION
 from autotune.network.bench.bench import interleave
 from autotune.network.check.differences import max_error
 from autotune.network.runtime.baselines import baseline
@@ -70,8 +70,8 @@ class Case:
 @click.option("--machine", required=True, help="Its letter in docs/results/machines.csv.")
 @click.option("--threads", multiple=True, type=COUNT, default=(1, 2), show_default=True)
 @click.option("--only", default="", help="Models whose name contains this.")
-@click.option("--time", "time_s", type=Duration(), default="1s", help="Per side and shape.  [1s]")
-@click.option("--budget", "budget_s", type=Duration(), help="Tune, and end in so long.")
+@click.option("--time", "time_s", type=DURATION, default="1s", help="Per side and shape.  [1s]")
+@click.option("--budget", "budget_s", type=DURATION, help="Tune, and end in so long.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("logs/shapes"))
 def main(
     folder: Path,

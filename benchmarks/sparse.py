@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import autotune
-from autotune.cli.options import COUNT, Duration
+from autotune.cli.options import COUNT, DURATION
 from autotune.network.bench.bench import interleave
 from autotune.network.runtime.runtime import random_inputs
 from benchmarks.results import FOLDER, append_row, read_rows
@@ -168,7 +168,7 @@ class Plan:
 @click.option("--machine", required=True, help="Name in docs/results/machines.csv.")
 @click.option("--threads", type=COUNT, default=1, show_default=True)
 @click.option("--trials", type=click.IntRange(0), default=0, show_default=True, help="Per task.")
-@click.option("--time", "time_s", type=Duration(), default="5s", help="Per side.  [5s]")
+@click.option("--time", "time_s", type=DURATION, default="5s", help="Per side.  [5s]")
 @click.option("--encoder-layers", type=click.IntRange(0), default=12, show_default=True)
 def main(machine: str, threads: int, trials: int, time_s: float, encoder_layers: int) -> None:
     """Measure what is not in the table yet."""
