@@ -94,10 +94,14 @@ class TimingLike(Protocol):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Generic[T]):
-    """Measurements of the compiled model and of each requested baseline, by name."""
+    """Measurements of the compiled model and of each requested baseline, by name.
+
+    `noise`: activity of co-tenants; None on a quiet machine or when it was not watched.
+    """
 
     autotune: T
     baselines: Mapping[str, T] = field(default_factory=dict)
+    noise: Noise | None = field(default=None, kw_only=True)
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -114,14 +118,14 @@ class Comparison(Generic[T]):
         """`ratios` to the best baseline: below 1 we are faster than all."""
         return max(self.ratios.values(), default=None)
 
-    def sides_json(self) -> dict[str, Any]:
-        """All sides and `ratio`; `ratios` where there are several."""
+    def sides_json(self, **more: Any) -> dict[str, Any]:
+        """All sides and `ratio`; `ratios` where there are several; `more`; `noise`."""
         data: dict[str, Any] = {"autotune": self.autotune.to_json(), "onnxruntime": None}
         data |= {name: timing.to_json() for name, timing in self.baselines.items()}
         data["ratio"] = self.ratio
         if len(self.baselines) > 1:
             data["ratios"] = self.ratios
-        return data
+        return data | more | {"noise": None if self.noise is None else self.noise.to_json()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -129,11 +133,9 @@ class BenchResult(Comparison[Timing]):
     """Timings of the compiled model and of each requested baseline, by name.
 
     `round_trip_s`: of a cache line between two of the threads, all along; None for one thread.
-    `noise`: activity of co-tenants; None on a quiet machine or when it was not watched.
     """
 
     round_trip_s: float | None = None
-    noise: Noise | None = None
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -153,11 +155,9 @@ class BenchResult(Comparison[Timing]):
         while `ratio` is to the best of them. On several threads there is `round_trip_s`.
         `noise` is null where nothing disturbed.
         """
-        data = self.sides_json()
-        if self.round_trip_s is not None:
-            data["round_trip_s"] = self.round_trip_s
-        data["noise"] = None if self.noise is None else self.noise.to_json()
-        return data
+        if self.round_trip_s is None:
+            return self.sides_json()
+        return self.sides_json(round_trip_s=self.round_trip_s)
 
 
 def bench(
@@ -189,7 +189,7 @@ def bench(
         for name, times_s in zip(runners, others, strict=True)
     }
     noise = judge(before, usage(), trips.times_s) if usage and before else None
-    return BenchResult(Timing(first, model.n_threads), timings, trips.median_s, noise)
+    return BenchResult(Timing(first, model.n_threads), timings, trips.median_s, noise=noise)
 
 
 @dataclass(slots=True)

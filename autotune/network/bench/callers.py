@@ -22,7 +22,7 @@ import numpy as np
 
 from autotune.brief import cut
 from autotune.errors import UsageError
-from autotune.measure.noise import Noise, Usage, judge
+from autotune.measure.noise import Usage, judge
 from autotune.network.bench.bench import PAUSE_S, Comparison, error_of, percentile
 from autotune.network.runtime.baselines import Runner
 from autotune.network.runtime.runtime import Model, random_inputs
@@ -81,12 +81,7 @@ class CallersTiming:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CallersResult(Comparison[CallersTiming]):
-    """Throughput of the compiled model and of each baseline, by name, for `n_callers` callers.
-
-    `noise`: activity of co-tenants; None on a quiet machine or when it was not watched.
-    """
-
-    noise: Noise | None = None
+    """Throughput of the compiled model and of each baseline, by name, for `n_callers` callers."""
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -100,9 +95,7 @@ class CallersResult(Comparison[CallersTiming]):
 
     def to_json(self) -> dict[str, Any]:
         """`{"callers": n, …}`, further as `BenchResult.to_json`."""
-        data: dict[str, Any] = {"callers": self.autotune.n_callers, **self.sides_json()}
-        data["noise"] = None if self.noise is None else self.noise.to_json()
-        return data
+        return {"callers": self.autotune.n_callers, **self.sides_json()}
 
 
 def bench_callers(
@@ -135,7 +128,7 @@ def bench_callers(
         )
     ]
     noise = judge(before, usage(), ()) if usage and before else None
-    return CallersResult(found[0], dict(zip(runners, found[1:], strict=True)), noise)
+    return CallersResult(found[0], dict(zip(runners, found[1:], strict=True)), noise=noise)
 
 
 def require_callers(n_callers: int) -> None:
