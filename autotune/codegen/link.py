@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
-from autotune.codec import REQUIRED, Apart, Holds, within
+from autotune.codec import LEFT_OUT, REQUIRED, Apart, Holds, within
 from autotune.codegen.elf import DAMAGED, Object, Region, Relocation, Section, Symbol, read_object
 from autotune.codegen.relocations import MACHINES, X86_64, Machine, RelocationKind, machine_numbered
 from autotune.errors import CodegenError
@@ -47,6 +47,9 @@ class Image:
     `regions`: bytes of each, whole pages, in the order of `Region`. `symbols`: offsets of what
     objects define for others. `imports`: names from elsewhere, and the offsets of the words that
     hold their addresses. `rebases`: offsets of words that hold an offset and need an address.
+    `crossings`: what code and constants have of the distance to what is written, or the other way
+    round, by the relocation's name: where it is, and the byte that it is the distance to. They
+    are resolved; who moves the two apart resolves them anew.
     """
 
     machine: Annotated[str, Holds(MACHINES.__contains__, "a known machine")]
@@ -57,6 +60,9 @@ class Image:
     rebases: tuple[_Offset, ...]
     n_code_bytes: Annotated[_Offset, REQUIRED] = 0
     """Of the machine code of all objects."""
+    crossings: Annotated[Mapping[str, tuple[tuple[_Offset, int], ...]], LEFT_OUT] = field(
+        default_factory=dict
+    )
 
     def spans(self) -> Iterator[tuple[Region, int, int]]:
         """Each region with its begin and end."""
@@ -102,6 +108,7 @@ class _Linker:
         self._n_bytes = self._lay_out()
         self._rebases: list[int] = []
         self._imports: dict[str, list[int]] = {}
+        self._crossings: dict[str, list[tuple[int, int]]] = {}
 
     def image(self) -> Image:
         """Everything in its place."""
@@ -112,6 +119,8 @@ class _Linker:
         for name, at in self._stubs.items():
             stub = self._machine.stub(at, self._slots[name])
             image[at : at + len(stub)] = stub
+            for kind, offset, addend in self._machine.stub_relocations:
+                self._cross(kind, at + offset, self._slots[name] + addend)
         for target, at in self._slots.items():
             self._write_word(image, at, target, 0)
         for place, section, relocation in self._relocations():
@@ -125,6 +134,7 @@ class _Linker:
             imports={name: tuple(sorted(words)) for name, words in sorted(self._imports.items())},
             rebases=tuple(sorted(self._rebases)),
             n_code_bytes=sum(s.n_bytes for s in sections if s.region is Region.CODE),
+            crossings={kind: tuple(sorted(at)) for kind, at in sorted(self._crossings.items())},
         )
 
     def _relocations(self) -> Iterator[tuple[_Place, Section, Relocation]]:
@@ -204,11 +214,21 @@ class _Linker:
                     "compile to position independent code",
                 )
             self._write_word(image, at, target, relocation.addend)
-        elif form.by_slot:
-            form.store(image, at, self._slots[target] + relocation.addend - at)
         else:
-            where = self._stubs[target] if isinstance(target, str) else self._address(target)
+            if form.by_slot:
+                where = self._slots[target]
+            else:
+                where = self._stubs[target] if isinstance(target, str) else self._address(target)
             form.store(image, at, where + relocation.addend - at)
+            if self._is_written(at) != self._is_written(where):
+                self._cross(form.name, at, where + relocation.addend)
+
+    def _is_written(self, at: int) -> bool:
+        """Whether a byte is in a region that is written at least once."""
+        return at >= self._regions[Region.CODE] + self._regions[Region.CONSTANTS]
+
+    def _cross(self, kind: str, at: int, target: int) -> None:
+        self._crossings.setdefault(kind, []).append((at, target))
 
     def _write_word(self, image: bytearray, at: int, target: _Target, addend: int) -> None:
         """A word that holds the address of `target` once the image is loaded."""

@@ -18,9 +18,11 @@ class RelocationKind:
 
     `is_relative`: to the place that is patched; else an absolute address, which is known only where
     the image is loaded. `by_slot`: of the word that holds the symbol's address (a GOT entry), not
-    of the symbol. `store`: writes the value at an offset.
+    of the symbol. `store`: writes the value at an offset. `name`: in assembly, of the same without
+    a slot, for code that another linker moves apart.
     """
 
+    name: str
     is_relative: bool
     by_slot: bool
     store: Callable[[bytearray, int, int], None]
@@ -30,7 +32,8 @@ class RelocationKind:
 class Machine:
     """An architecture: its number in ELF, and the code that jumps to the address in a slot.
 
-    `stub`: from the places of the stub and of the slot, `stub_bytes` long.
+    `stub`: from the places of the stub and of the slot, `stub_bytes` long. `stub_relocations`:
+    names, offsets and addends of what the stub has of the slot's place.
     """
 
     name: str
@@ -39,6 +42,9 @@ class Machine:
     forms: Mapping[int, RelocationKind]
     stub_bytes: int
     stub: Callable[[int, int], bytes]
+    stub_relocations: tuple[tuple[str, int, int], ...]
+    word: str = ""
+    """Name of the relocation of a word that holds an address."""
 
 
 def _signed32(image: bytearray, at: int, value: int) -> None:
@@ -64,16 +70,18 @@ X86_64 = Machine(
     number=62,
     page_bytes=4096,
     forms={
-        1: RelocationKind(is_relative=False, by_slot=False, store=_word),  # R_X86_64_64
-        2: RelocationKind(is_relative=True, by_slot=False, store=_signed32),  # PC32
-        4: RelocationKind(is_relative=True, by_slot=False, store=_signed32),  # PLT32
-        9: RelocationKind(is_relative=True, by_slot=True, store=_signed32),  # GOTPCREL
-        24: RelocationKind(is_relative=True, by_slot=False, store=_word),  # PC64
-        41: RelocationKind(is_relative=True, by_slot=True, store=_signed32),  # GOTPCRELX
-        42: RelocationKind(is_relative=True, by_slot=True, store=_signed32),  # REX_GOTPCRELX
+        1: RelocationKind("R_X86_64_64", is_relative=False, by_slot=False, store=_word),
+        2: RelocationKind("R_X86_64_PC32", is_relative=True, by_slot=False, store=_signed32),
+        4: RelocationKind("R_X86_64_PC32", is_relative=True, by_slot=False, store=_signed32),
+        9: RelocationKind("R_X86_64_PC32", is_relative=True, by_slot=True, store=_signed32),
+        24: RelocationKind("R_X86_64_PC64", is_relative=True, by_slot=False, store=_word),
+        41: RelocationKind("R_X86_64_PC32", is_relative=True, by_slot=True, store=_signed32),
+        42: RelocationKind("R_X86_64_PC32", is_relative=True, by_slot=True, store=_signed32),
     },
     stub_bytes=8,
     stub=_x86_stub,
+    stub_relocations=(("R_X86_64_PC32", 2, -4),),
+    word="R_X86_64_64",
 )
 
 MACHINES: Mapping[str, Machine] = {X86_64.name: X86_64}

@@ -39,11 +39,11 @@ _MISSING = (
     "autotune: {} of {} threads cannot be started, so networks run on fewer; "
     "allow more (ulimit -u, pids.max of a container), or give a smaller number of threads"
 )
-_BLOCK_BYTES = 64 << 10
+BLOCK_BYTES = 64 << 10
 _MOST_CPUS = 1024  # of a mask
-_PATIENCE_S = 2e-3
+PATIENCE_S = 2e-3
 """For measuring the latency of waking a thread."""
-_PART_S = 25e-6
+PART_S = 25e-6
 """Duration of a part, taken at once: an atomic operation is little beside it."""
 _PART_OF_UNEQUAL_S = 10e-6
 """On CPUs with slower cores among others: smaller parts delay a kernel less."""
@@ -90,9 +90,9 @@ class Team:
         """Threads of the largest job yet."""
         self._lock = threading.Lock()
         self.address = self._block()
-        part_s = _PART_S if read_topology().is_uniform else _PART_OF_UNEQUAL_S
+        part_s = PART_S if read_topology().is_uniform else _PART_OF_UNEQUAL_S
         self._set(code.SET_CAPACITY, usable_threads(environment={}).n)
-        self._set(code.SET_PATIENCE, round(_PATIENCE_S * 1e9))
+        self._set(code.SET_PATIENCE, round(PATIENCE_S * 1e9))
         self._set(code.SET_PART, round(part_s * 1e9))
 
     def adopt(self, functions: Functions) -> None:
@@ -120,7 +120,7 @@ class Team:
         with self._lock:
             if not self._seats:
                 block = self._block()
-                self._seats += [block + n for n in range(0, _BLOCK_BYTES, code.SEAT_BYTES)]
+                self._seats += [block + n for n in range(0, BLOCK_BYTES, code.SEAT_BYTES)]
             return self._seats.pop()
 
     def give_back(self, seat: int) -> None:
@@ -141,7 +141,7 @@ class Team:
         self.settings[at // _WORD] = value
 
     def _block(self) -> int:
-        self._blocks.append(WipedMemory(_BLOCK_BYTES))
+        self._blocks.append(WipedMemory(BLOCK_BYTES))
         return self._blocks[-1].address
 
 

@@ -186,13 +186,16 @@ def runs_here(target: Target) -> bool:
     return not missing_features(target)
 
 
+def needed_features(target: Target) -> tuple[str, ...]:
+    """Features that code for `target` may use, by LLVM's names."""
+    if target.features:
+        return tuple(f[1:] for f in target.llvm_features.split(",") if f.startswith("+"))
+    return (*target.isa.requires, *sorted(FEATURES.get(target.cpu, ())))
+
+
 def missing_features(target: Target) -> tuple[str, ...]:
     """Features of `target` that this CPU does not have, by LLVM's names."""
-    host = host_features()
-    if target.features:
-        needed = [f[1:] for f in target.llvm_features.split(",") if f.startswith("+")]
-    else:
-        needed = [*target.isa.requires, *sorted(FEATURES.get(target.cpu, ()))]
+    host, needed = host_features(), needed_features(target)
     if not host.keys() >= set(needed):  # of a newer LLVM
         host = dict(_llvm().get_host_cpu_features()) | host
     return tuple(name for name in needed if not host.get(name, False))

@@ -71,6 +71,24 @@ _AVX10_LEAF, _AVX10_BIT = 36, 19
 _AVX10 = ("avx10.1", "avx10.2")
 
 
+def bits_of(names: Iterable[str]) -> dict[tuple[int, int, int, int], int]:
+    """Where features are told: leaf, subleaf, register and bits of XCR0, and the bits of these.
+
+    Raises KeyError for a feature that no bit tells.
+    """
+    places = {
+        name: ((leaf, subleaf, register, _STATES[state]), 1 << bit)
+        for leaf, subleaf, register, state, bits in _TABLE
+        for bit, each in bits.items()
+        for name in each.split()
+    }
+    found: dict[tuple[int, int, int, int], int] = {}
+    for name in names:
+        place, bit = places[name]
+        found[place] = found.get(place, 0) | bit
+    return found
+
+
 class _Registers:
     """Asks this CPU for leaves that it has, each once."""
 

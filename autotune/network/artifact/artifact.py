@@ -43,7 +43,7 @@ from autotune.target import Target, missing_features
 from autotune.target.tiles import FEATURE, Permission, denial
 
 FORMAT = "autotune-artifact"
-VERSION = 6
+VERSION = 7
 """Of what is written. Fields tell a file with one shape from one with several (`variants`) and from
 one with parts for ONNX Runtime (`networks`: see `hybrid`)."""
 

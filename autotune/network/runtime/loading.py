@@ -43,7 +43,7 @@ from autotune.network.artifact.manifest import artifact_of, read, require_manife
 from autotune.network.runtime.runtime import Model
 from autotune.pages import SHARED, require_memory
 
-_FIRST_VERSION = 2
+_FIRST_VERSION, _IMAGE_VERSION = 2, 6
 _ZIP_MAGIC = b"PK\x03\x04"
 
 
@@ -112,7 +112,7 @@ def _opened(file: BinaryIO, source: Path, is_zip: bool) -> Container:
 
 def _read(parts: Container, source: Path, is_shared: bool) -> Artifact:
     manifest = _read_manifest(parts, source)
-    if manifest["version"] < VERSION:
+    if manifest["version"] < _IMAGE_VERSION:
         from autotune.network.artifact.former import read_former
 
         return read_former(manifest, parts, source, is_shared)

@@ -1,0 +1,65 @@
+"""⑪ `autotune export`: a compiled model as a library of C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autotune.cli.console import debug_option, put_json, put_path, say
+from autotune.cli.options import FILE, format_option
+from autotune.units import format_bytes
+
+
+@click.command("export")
+@click.argument("artifact", metavar="OUT", type=FILE)
+@click.option("-o", "--output", type=FILE, help="Folder to write.  [the library's name]")
+@click.option("--name", help="Of the library; its functions begin with it.  [OUT without .atn]")
+@click.option(
+    "--weights",
+    type=click.Choice(["embedded", "separate"]),
+    default="embedded",
+    help="In the library, or in a file of their own that processes share.",
+)
+@click.option("--cc", metavar="COMMAND", help="Compiler of C.  [cc, else ziglang's]")
+@format_option
+@debug_option
+def command(
+    artifact: Path,
+    output: Path | None,
+    name: str | None,
+    weights: str,
+    cc: str | None,
+    style: str,
+) -> None:
+    """Write OUT, a file that `autotune compile` wrote, as a library of C to a folder.
+
+    The library needs libc alone: no Python, no LLVM, no ONNX Runtime. The folder has libNAME.so,
+    libNAME.a, NAME.h, files for pkg-config and CMake, an example and a README.
+    """
+    from autotune.network.export.library import export
+    from autotune.network.export.naming import library_name, require_library_name
+    from autotune.network.export.toolchain import toolchain
+    from autotune.network.runtime.loading import read_artifact
+
+    found = read_artifact(artifact)
+    name = name or library_name(artifact.stem)
+    require_library_name(name)
+    tools = toolchain(cc, found.image.machine)
+    done = export(found, name, output or Path(name), tools, weights == "separate")
+    say(
+        f"code {format_bytes(done.code_bytes)}, weights {format_bytes(done.weights_bytes)} "
+        f"({weights}), for {found.target.cpu}"
+    )
+    if style == "json":
+        put_json(
+            {
+                "name": done.name,
+                "folder": str(done.folder),
+                "files": dict(done.sizes),
+                "code_bytes": done.code_bytes,
+                "weights_bytes": done.weights_bytes,
+            }
+        )
+    else:
+        put_path(done.folder)

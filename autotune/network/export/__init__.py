@@ -1,0 +1,1 @@
+"""⑩ A compiled network as a library of C: no Python, no LLVM, libc alone."""

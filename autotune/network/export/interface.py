@@ -1,0 +1,119 @@
+"""⑩ The interface of an exported network: what the header, the tables and the signature are of."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from autotune.errors import ArtifactError
+from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.export.naming import identifiers
+from autotune.target import Target, needed_features
+
+C_TYPES: Mapping[str, str] = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "uint16_t",
+    "bfloat16": "uint16_t",
+    "bool": "uint8_t",
+    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{f"{sign}int{bits}": f"{sign}int8_t" for sign in ("", "u") for bits in (2, 4)},
+}
+"""Types of elements: those of half precision are bits, integers of less than a byte take one."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output: what programs call it, and itself in each variant."""
+
+    identifier: str
+    ends: tuple[Endpoint, ...]
+
+    @property
+    def first(self) -> Endpoint:
+        """In the first variant."""
+        return self.ends[0]
+
+    @property
+    def c_type(self) -> str:
+        """Of its elements."""
+        return C_TYPES[self.first.dtype]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Elements in each variant."""
+        return tuple(math.prod(end.shape) for end in self.ends)
+
+    @cached_property
+    def is_fixed(self) -> bool:
+        """Whether it has one shape in all variants."""
+        return len({end.shape for end in self.ends}) == 1
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Of the library `name` of `artifact`."""
+
+    name: str
+    artifact: Artifact
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def variants(self) -> tuple[Artifact, ...]:
+        """The network at each of its shapes."""
+        return self.artifact.variants
+
+    @property
+    def target(self) -> Target:
+        """The CPU that it is for."""
+        return self.artifact.target
+
+    def signature(self) -> str:
+        """Inputs, outputs and what the network was compiled for, as JSON."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "model": self.artifact.name,
+                "autotune": self.artifact.autotune_version,
+                "cpu": self.target.cpu,
+                "features": list(needed_features(self.target)),
+                "threads": self.artifact.n_threads,
+                "inputs": [_described(tensor) for tensor in self.inputs],
+                "outputs": [_described(tensor) for tensor in self.outputs],
+            }
+        )
+
+
+def interface_of(artifact: Artifact, name: str) -> Interface:
+    """Raises ArtifactError for a network that no library of C can have."""
+    variants = artifact.variants
+    sides = [[v.inputs for v in variants], [v.outputs for v in variants]]
+    inputs, outputs = (tuple(_tensors(side)) for side in sides)
+    for tensor in (*inputs, *outputs):
+        if tensor.first.dtype not in C_TYPES:
+            raise ArtifactError(
+                f"'{tensor.first.name}' is of {tensor.first.dtype}, which C has no type for",
+                "cast it to another type in the model",
+            )
+    return Interface(name, artifact, inputs, outputs)
+
+
+def _tensors(side: Sequence[tuple[Endpoint, ...]]) -> list[Tensor]:
+    named = identifiers(end.name for end in side[0])
+    each = zip(*side, strict=True)
+    return [Tensor(named[ends[0].name], ends) for ends in each]
+
+
+def _described(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.first.name,
+        "identifier": tensor.identifier,
+        "dtype": tensor.first.dtype,
+        "shapes": [list(end.shape) for end in tensor.ends],
+        "fixed": tensor.is_fixed,
+    }

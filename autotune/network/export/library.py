@@ -1,0 +1,115 @@
+"""⑩ `export`: an artifact as a library of C, with what programs need to use it.
+
+    libNAME.so  libNAME.a  NAME.h  NAME.pc  NAMEConfig.cmake  example.c  README.md  [NAME.weights]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from autotune.codegen.team import SYMBOLS
+from autotune.errors import ArtifactError
+from autotune.files import cannot_write, make_folder, replacing
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.artifact.container import bytes_of
+from autotune.network.artifact.hybrid import HybridArtifact, leaves
+from autotune.network.export.assembly import CONSTANTS_FILE, IMAGE_FILE, assembly
+from autotune.network.export.header import header
+from autotune.network.export.interface import Interface, interface_of
+from autotune.network.export.packaging import companions
+from autotune.network.export.source import WEIGHTS_HEADER, source, symbols
+from autotune.network.export.toolchain import Toolchain
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written: sizes of the files in `folder`, by name."""
+
+    name: str
+    folder: Path
+    sizes: Mapping[str, int]
+    weights_bytes: int
+    code_bytes: int
+    """Of the shared library without the weights."""
+
+
+def export(
+    artifact: Artifact, name: str, folder: Path, tools: Toolchain, is_separate: bool
+) -> Exported:
+    """Write the library `name` of `artifact` to `folder`; other files there stay.
+
+    `is_separate`: the constants become a file that processes map, and share.
+    Raises ArtifactError for a network that runs only in Python, OutputError where something cannot
+    be compiled or written.
+    """
+    _require_exportable(artifact)
+    interface = interface_of(artifact, name)
+    make_folder(folder)
+    try:
+        with TemporaryDirectory(prefix=".export-", dir=folder) as work:
+            files = _built(interface, Path(work), tools, is_separate)
+            for file in files:
+                with open(file, "rb") as made, replacing(folder / file.name) as out:
+                    shutil.copyfileobj(made, out)
+            sizes = {file.name: file.stat().st_size for file in files}
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    weights = artifact.constants.nbytes
+    code = sizes[f"lib{name}.so"] - (0 if is_separate else weights)
+    return Exported(name, folder, sizes, weights, code)
+
+
+def _built(interface: Interface, work: Path, tools: Toolchain, is_separate: bool) -> list[Path]:
+    """All files of the library, in `work`."""
+    artifact, name = interface.artifact, interface.name
+    constants = bytes_of(artifact.constants)
+    digest = hashlib.sha256(constants).digest()
+    (work / IMAGE_FILE).write_bytes(artifact.image.data)
+    weights = work / f"{name}.weights"
+    if is_separate:
+        with open(weights, "wb") as file:
+            file.write(digest.ljust(WEIGHTS_HEADER, b"\0"))
+            file.write(constants)
+    else:
+        (work / CONSTANTS_FILE).write_bytes(constants)
+    symbol = "" if is_separate else f"{name}_constants"
+    texts = {
+        f"{name}.c": source(interface, digest, is_separate),
+        f"{name}_image.s": assembly(artifact.image, work, symbols(interface), symbol),
+        f"{name}.h": header(interface, is_separate),
+        **companions(interface, is_separate),
+    }
+    for file, text in texts.items():
+        (work / file).write_text(text, encoding="utf-8")
+    objects = [work / f"{name}.o", work / f"{name}_image.o"]
+    for made in objects:
+        tools.object(made.with_suffix(".c" if made.stem == name else ".s"), made)
+    libraries = [work / f"lib{name}.so", work / f"lib{name}.a"]
+    tools.shared(objects, libraries[0])
+    tools.archive(objects, libraries[1])
+    shown = [work / file for file in texts if not file.startswith((f"{name}.c", f"{name}_image"))]
+    return [*libraries, *shown, *([weights] if is_separate else [])]
+
+
+def _require_exportable(artifact: Artifact) -> None:
+    if isinstance(artifact, HybridArtifact):
+        parts = [s for s in leaves(artifact.segments) if s.network is None]
+        counted: Counter[str] = Counter()
+        for part in parts:
+            counted.update(part.operators)
+        operators = ", ".join(f"{n} {op}" if n > 1 else op for op, n in counted.items())
+        raise ArtifactError(
+            f"ONNX Runtime computes a part of '{artifact.name}' ({operators}), which no library has",
+            "export the models of the parts around it, or replace these operators",
+        )
+    is_of_team = f"{SYMBOLS}prepare" in artifact.image.symbols
+    if not is_of_team or not artifact.image.crossings:
+        raise ArtifactError(
+            f"'{artifact.name}' was compiled by an earlier version", "compile the model again"
+        )

@@ -1,0 +1,416 @@
+/* The run time of an exported network. What is above this line is generated: the tables of this
+ * network, M(x), which is name_x, and S(x), which is NAME_x.
+ *
+ * A model has a place for each of its callers: an arena, and for each variant a table of addresses
+ * and a job of the team. A call takes a place, writes the addresses of the caller's arrays into the
+ * table, and runs. Nothing is allocated. The team of threads belongs to the process; all libraries
+ * exported by this version share it.
+ */
+
+#define WORD(base, at) (*(int64_t *)((char *)(base) + (at)))
+#define ALIGNED(n, to) (((n) + (to) - 1) / (to) * (to))
+
+enum { N_SEATS = (BLOCK_BYTES - TEAM_BYTES) / SEAT_BYTES, LARGE_PAGE = 2 << 20, LARGE_FROM = 1 << 20 };
+
+typedef struct {
+  void *table, *job;
+} Place;
+
+typedef struct {
+  char *arena, *staging;
+  int taken;
+  Place places[N_VARIANTS];
+} Caller;
+
+struct M(model) {
+  const char *constants;
+  void *mapped; /* constants in a file of their own */
+  char *memory;
+  size_t n_bytes;
+  int64_t n_threads;
+  int n_callers;
+  int news, n_waiting; /* of callers that end, and of those that wait for one */
+  int64_t generation;
+  Caller *callers;
+};
+
+/* Memory --------------------------------------------------------------------------------------- */
+
+static void *pages(size_t n_bytes) {
+  void *found = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return found == MAP_FAILED ? NULL : found;
+}
+
+static void sleep_while(int *at, int value) {
+  syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void wake(int *at, int n) { syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
+
+/* The team ------------------------------------------------------------------------------------- */
+
+typedef struct Crew Crew;
+
+struct Crew {
+  char *block; /* the team, then its seats: zeros again in the child of a fork */
+  Crew *next;  /* more seats */
+  int pid;     /* where the system does not wipe the block */
+  int64_t generation; /* grows in the child of a fork */
+  unsigned char taken[N_SEATS];
+  int64_t settings[SETTINGS_BYTES / 8];
+};
+
+extern Crew *TEAM_SYMBOL; /* one in a process */
+
+static Crew *another(Crew **at) {
+  Crew *found = __atomic_load_n(at, __ATOMIC_ACQUIRE), *made, *expected = NULL;
+  if (found) return found;
+  made = pages(sizeof(Crew));
+  if (!made) return NULL;
+  made->block = pages(BLOCK_BYTES);
+  if (!made->block) {
+    munmap(made, sizeof(Crew));
+    return NULL;
+  }
+  made->pid = madvise(made->block, BLOCK_BYTES, MADV_WIPEONFORK) ? (int)getpid() : 0;
+  WORD(made->block, IS_HERE) = 1;
+  made->settings[SET_CAPACITY / 8] = usable_cpus();
+  made->settings[SET_PATIENCE / 8] = PATIENCE_NS;
+  made->settings[SET_PART / 8] = PART_NS;
+  made->settings[SET_ASSIST / 8] = (int64_t)(intptr_t)team_assist;
+  if (__atomic_compare_exchange_n(at, &expected, made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    return made;
+  munmap(made->block, BLOCK_BYTES);
+  munmap(made, sizeof(Crew));
+  return expected;
+}
+
+/* The number of the process since the first: in the child of a fork there are no threads. */
+static int64_t generation(Crew *crew) {
+  int64_t none = 0;
+  if (crew->pid && crew->pid != (int)getpid()) {
+    memset(crew->block, 0, BLOCK_BYTES);
+    crew->pid = (int)getpid();
+  }
+  if (!__atomic_load_n(&WORD(crew->block, IS_HERE), __ATOMIC_ACQUIRE) &&
+      __atomic_compare_exchange_n(&WORD(crew->block, IS_HERE), &none, 1, 0, __ATOMIC_ACQ_REL,
+                                  __ATOMIC_ACQUIRE))
+    __atomic_add_fetch(&crew->generation, 1, __ATOMIC_ACQ_REL);
+  return __atomic_load_n(&crew->generation, __ATOMIC_ACQUIRE);
+}
+
+static void *seat(void) {
+  Crew **at = &TEAM_SYMBOL, *crew;
+  while ((crew = another(at))) {
+    for (int n = 0; n < N_SEATS; n++)
+      if (!__atomic_exchange_n(&crew->taken[n], 1, __ATOMIC_ACQ_REL))
+        return crew->block + TEAM_BYTES + (size_t)n * SEAT_BYTES;
+    at = &crew->next;
+  }
+  return NULL;
+}
+
+static void give_back(const char *seat) {
+  for (Crew *crew = TEAM_SYMBOL; crew; crew = crew->next)
+    if (seat >= crew->block && seat < crew->block + BLOCK_BYTES)
+      __atomic_store_n(&crew->taken[(seat - crew->block - TEAM_BYTES) / SEAT_BYTES], 0,
+                       __ATOMIC_RELEASE);
+}
+
+/* Models --------------------------------------------------------------------------------------- */
+
+static size_t place_bytes(const Variant *v, int64_t n_threads) {
+  size_t table = ALIGNED(8 * (size_t)(v->n_slots + 2), 64);
+  size_t job = JOB_BYTES + LINE * n_threads + LINE +
+               (size_t)v->n_kernels * (RUN_BYTES + LINE * (n_threads + 1));
+  return table + ALIGNED(job, 64);
+}
+
+static size_t caller_bytes(int64_t n_threads) {
+  size_t n = ARENA_BYTES + STAGING_BYTES;
+  for (int k = 0; k < N_VARIANTS; k++) n += place_bytes(&variants[k], n_threads);
+  return ALIGNED(n, n >= LARGE_FROM ? LARGE_PAGE : 64);
+}
+
+static int settle(M(model) *m, Caller *c, char *at) {
+  c->arena = at;
+  c->staging = at + ARENA_BYTES;
+  at = c->staging + STAGING_BYTES;
+  for (int k = 0; k < N_VARIANTS; k++) {
+    const Variant *v = &variants[k];
+    Place *place = &c->places[k];
+    void *sits = seat();
+    if (!sits) return S(NO_MEMORY);
+    place->table = at;
+    place->job = at + ALIGNED(8 * (size_t)(v->n_slots + 2), 64);
+    at += place_bytes(v, m->n_threads);
+    WORD(place->table, 8 * ARENA) = (int64_t)(intptr_t)c->arena;
+    WORD(place->table, 8 * CONSTANTS) = (int64_t)(intptr_t)m->constants;
+    WORD(place->table, 8 * v->n_slots) = (int64_t)(intptr_t)place->job;
+    WORD(place->job, JOB_TEAM) = (int64_t)(intptr_t)TEAM_SYMBOL->block;
+    WORD(place->job, JOB_SEAT) = (int64_t)(intptr_t)sits;
+    WORD(place->job, JOB_TABLE) = (int64_t)(intptr_t)place->table;
+    WORD(place->job, JOB_SHARES) = m->n_threads;
+    WORD(place->job, JOB_N_KERNELS) = v->n_kernels;
+    WORD(place->job, JOB_WANTED) = m->n_threads - 1;
+    WORD(place->job, JOB_SETTINGS) = (int64_t)(intptr_t)TEAM_SYMBOL->settings;
+    team_prepare((int64_t)(intptr_t)place->job, (int64_t)(intptr_t)v->kernels);
+    team_make((int64_t)(intptr_t)TEAM_SYMBOL->block, (int64_t)(intptr_t)place->job,
+              m->n_threads - 1);
+  }
+  return S(OK);
+}
+
+int M(create)(const M(options) *given, M(model) **out) {
+  M(options) options = {0, 0, 0, NULL};
+  M(model) *m;
+  size_t head, each;
+  int status;
+  if (!out) return S(NO_ARGUMENT);
+  *out = NULL;
+  if (given) options = *given;
+  if (!options.any_cpu && !cpu_fits()) return S(OTHER_CPU);
+  if (options.threads < 0 || options.callers < 0) return S(NO_ARGUMENT);
+  if (!allow_tiles()) return S(OTHER_CPU);
+  if (!another(&TEAM_SYMBOL)) return S(NO_MEMORY);
+  m = calloc(1, sizeof *m);
+  if (!m) return S(NO_MEMORY);
+  m->n_threads = options.threads ? options.threads : usable_threads(N_THREADS);
+  m->n_callers = options.callers ? options.callers : 1;
+  m->generation = generation(TEAM_SYMBOL);
+  status = find_constants(options.weights, &m->constants, &m->mapped);
+  if (status != S(OK)) {
+    free(m);
+    return status;
+  }
+  head = ALIGNED(sizeof(Caller) * (size_t)m->n_callers, 64);
+  each = caller_bytes(m->n_threads);
+  m->n_bytes = head + each * (size_t)m->n_callers + LARGE_PAGE;
+  m->memory = pages(m->n_bytes);
+  if (m->memory) {
+    char *at;
+    if (each >= LARGE_FROM) madvise(m->memory, m->n_bytes, MADV_HUGEPAGE);
+    at = m->memory + (-(intptr_t)m->memory & (LARGE_PAGE - 1));
+    m->callers = (Caller *)(void *)(at + each * (size_t)m->n_callers);
+    for (int n = 0; n < m->n_callers && status == S(OK); n++)
+      status = settle(m, &m->callers[n], at + each * (size_t)n);
+  }
+  if (!m->memory || status != S(OK)) {
+    M(destroy)(m);
+    return S(NO_MEMORY);
+  }
+  *out = m;
+  return S(OK);
+}
+
+void M(destroy)(M(model) *m) {
+  if (!m) return;
+  for (int n = 0; m->callers && n < m->n_callers; n++)
+    for (int k = 0; k < N_VARIANTS; k++) {
+      void *job = m->callers[n].places[k].job;
+      if (!job) continue;
+      team_leave((int64_t)(intptr_t)job);
+      give_back((char *)(intptr_t)WORD(job, JOB_SEAT));
+    }
+  if (m->memory) munmap(m->memory, m->n_bytes);
+  if (m->mapped) munmap(m->mapped, WEIGHTS_HEADER + CONSTANTS_BYTES);
+  free(m);
+}
+
+/* In the child of a fork nobody else is in a call, and nobody waits. */
+static void after_fork(M(model) *m, int64_t now) {
+  int64_t before = __atomic_load_n(&m->generation, __ATOMIC_ACQUIRE);
+  if (before == now ||
+      !__atomic_compare_exchange_n(&m->generation, &before, now, 0, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_ACQUIRE))
+    return;
+  for (int n = 0; n < m->n_callers; n++) {
+    for (int k = 0; k < N_VARIANTS; k++) WORD(m->callers[n].places[k].job, JOB_WAITERS) = 0;
+    __atomic_store_n(&m->callers[n].taken, 0, __ATOMIC_RELEASE);
+  }
+  __atomic_add_fetch(&m->news, 1, __ATOMIC_SEQ_CST);
+  wake(&m->news, INT_MAX);
+}
+
+static Caller *take(M(model) *m) {
+  for (;;) {
+    int news = __atomic_load_n(&m->news, __ATOMIC_SEQ_CST);
+    for (int n = 0; n < m->n_callers; n++)
+      if (!__atomic_load_n(&m->callers[n].taken, __ATOMIC_RELAXED) &&
+          !__atomic_exchange_n(&m->callers[n].taken, 1, __ATOMIC_SEQ_CST))
+        return &m->callers[n];
+    __atomic_add_fetch(&m->n_waiting, 1, __ATOMIC_SEQ_CST);
+    sleep_while(&m->news, news);
+    __atomic_sub_fetch(&m->n_waiting, 1, __ATOMIC_SEQ_CST);
+  }
+}
+
+static void release(M(model) *m, Caller *c) {
+  __atomic_store_n(&c->taken, 0, __ATOMIC_SEQ_CST);
+  __atomic_add_fetch(&m->news, 1, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&m->n_waiting, __ATOMIC_SEQ_CST)) wake(&m->news, 1);
+}
+
+/* One inference -------------------------------------------------------------------------------- */
+
+static const Variant *variant_of(const int64_t *const *shapes) {
+  for (int k = 0; k < N_VARIANTS; k++) {
+    int n, fits = 1;
+    for (n = 0; n < N_INPUTS && fits; n++)
+      fits = !shapes[n] || !memcmp(shapes[n], variants[k].inputs[n].shape,
+                                   8 * (size_t)variants[k].inputs[n].rank);
+    if (fits) return &variants[k];
+  }
+  return NULL;
+}
+
+static float half_value(uint16_t half) {
+  uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, rest = half & 1023;
+  uint32_t bits;
+  float value;
+  if (exponent == 31)
+    bits = sign | 0x7f800000 | rest << 13;
+  else if (exponent)
+    bits = sign | (exponent + 112) << 23 | rest << 13;
+  else {
+    value = (float)rest * 5.9604644775390625e-8f; /* 2^-24 */
+    return sign ? -value : value;
+  }
+  memcpy(&value, &bits, 4);
+  return value;
+}
+
+static uint16_t half_of(float value) {
+  uint32_t bits, size;
+  uint16_t sign;
+  memcpy(&bits, &value, 4);
+  sign = (uint16_t)(bits >> 16 & 0x8000);
+  size = bits & 0x7fffffff;
+  if (size > 0x7f800000) {
+    uint16_t rest = (uint16_t)(size >> 13 & 1023);
+    return (uint16_t)(sign | 0x7c00 | (rest ? rest : 1));
+  }
+  if (size >= 0x47800000) return (uint16_t)(sign | 0x7c00);
+  if (size < 0x38800000) { /* below the normal numbers: steps of 2^-24, halves to even */
+    float steps, whole;
+    memcpy(&steps, &size, 4);
+    steps *= 16777216.0f;
+    whole = (float)(uint32_t)steps;
+    if (steps - whole > 0.5f || (steps - whole == 0.5f && ((uint32_t)steps & 1))) whole += 1.0f;
+    return (uint16_t)(sign | (uint32_t)whole);
+  }
+  size += 0xfff + (size >> 13 & 1);
+  return (uint16_t)(sign | (size - 0x38000000) >> 13);
+}
+
+static uint16_t bfloat_of(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)((bits >> 16 & 0x8000) | 0x7fc0);
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static void widen(int kind, int64_t n, const uint16_t *from, float *to) {
+  for (int64_t i = 0; i < n; i++) {
+    uint32_t bits = (uint32_t)from[i] << 16;
+    if (kind == HALF)
+      to[i] = half_value(from[i]);
+    else
+      memcpy(&to[i], &bits, 4);
+  }
+}
+
+static void narrow(int kind, int64_t n, const float *from, uint16_t *to) {
+  for (int64_t i = 0; i < n; i++) to[i] = kind == HALF ? half_of(from[i]) : bfloat_of(from[i]);
+}
+
+/* Copy a dense array to where it lies in `memory`, or from there. */
+static void move(const Port *p, char *memory, char *dense, int is_input) {
+  int64_t index[MOST_AXES] = {0}, n = p->n_axes ? p->window[p->n_axes - 1] : 1, done = 0;
+  int64_t stride = p->n_axes ? p->strides[p->n_axes - 1] : 1;
+  size_t item = (size_t)p->item;
+  while (done < p->count) {
+    char *at = memory;
+    for (int k = 0; k + 1 < p->n_axes; k++) at += index[k] * p->strides[k] * (int64_t)item;
+    if (stride == 1) {
+      memcpy(is_input ? at : dense, is_input ? dense : at, item * (size_t)n);
+    } else {
+      for (int64_t i = 0; i < n; i++) {
+        char *one = at + i * stride * (int64_t)item, *other = dense + (size_t)i * item;
+        memcpy(is_input ? one : other, is_input ? other : one, item);
+      }
+    }
+    dense += item * (size_t)n;
+    done += n;
+    for (int k = p->n_axes - 2; k >= 0 && ++index[k] == p->window[k]; k--) index[k] = 0;
+  }
+}
+
+static char *window(const Port *p, void *table) {
+  return (char *)(intptr_t)WORD(table, 8 * p->slot) + p->offset;
+}
+
+static void compute(const Variant *v, Caller *c, int64_t n_threads, const void *const *inputs,
+                    void *const *outputs) {
+  void *table = c->places[v - variants].table;
+  for (int n = 0; n < N_INPUTS; n++) {
+    const Port *p = &v->inputs[n];
+    const char *array = inputs[n];
+    if (p->kind != PLAIN) {
+      array = c->staging + p->staging;
+      widen(p->kind, p->count, inputs[n], (float *)(void *)(c->staging + p->staging));
+    }
+    if (p->n_axes < 0)
+      WORD(table, 8 * p->slot) = (int64_t)(intptr_t)array;
+    else
+      move(p, window(p, table), (char *)(intptr_t)array, 1);
+  }
+  for (int n = 0; n < N_OUTPUTS; n++) {
+    const Port *p = &v->outputs[n];
+    if (p->n_axes < 0)
+      WORD(table, 8 * p->slot) =
+          (int64_t)(intptr_t)(p->kind == PLAIN ? (char *)outputs[n] : c->staging + p->staging);
+  }
+  v->run(table, n_threads);
+  for (int n = 0; n < N_OUTPUTS; n++) {
+    const Port *p = &v->outputs[n];
+    char *array = p->kind == PLAIN ? outputs[n] : c->staging + p->staging;
+    if (p->n_axes >= 0) move(p, window(p, table), array, 0);
+    if (p->kind != PLAIN) narrow(p->kind, p->count, (float *)(void *)array, outputs[n]);
+  }
+}
+
+int M(run)(M(model) *m, const M(inputs) *in, const M(outputs) *out) {
+  const void *inputs[N_INPUTS + 1];
+  const int64_t *shapes[N_INPUTS + 1];
+  void *outputs[N_OUTPUTS + 1];
+  const Variant *v;
+  Caller *c;
+  if (!m || (!in && N_INPUTS) || !out) return S(NO_ARGUMENT);
+  arrays_of(in, out, inputs, shapes, outputs);
+  v = variant_of(shapes);
+  if (!v) return S(OTHER_SHAPE);
+  for (int n = 0; n < N_INPUTS; n++)
+    if (!inputs[n] && v->inputs[n].count) return S(NO_ARGUMENT);
+  for (int n = 0; n < N_OUTPUTS; n++)
+    if (!outputs[n] && v->outputs[n].count) return S(NO_ARGUMENT);
+  after_fork(m, generation(TEAM_SYMBOL));
+  c = take(m);
+  compute(v, c, m->n_threads, inputs, outputs);
+  release(m, c);
+  return S(OK);
+}
+
+const char *M(strerror)(int status) {
+  switch (status) {
+    case S(OK): return "no error";
+    case S(OTHER_CPU): return "this CPU lacks instructions that the network was compiled for: " FEATURES_TEXT;
+    case S(NO_MEMORY): return "the system has no memory for the network";
+    case S(NO_ARGUMENT): return "an argument is missing, or cannot be";
+    case S(OTHER_SHAPE): return "the network was not compiled for inputs of these shapes";
+    case S(NO_WEIGHTS): return "the file of weights cannot be read, or is of another network";
+    default: return "no status of this library";
+  }
+}
+
+const char *M(signature)(void) { return signature; }

@@ -1,0 +1,271 @@
+"""⑩ The run time of an exported network: its tables, and the texts that are the same for all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+
+from autotune.codegen import team, team_code
+from autotune.dtypes import dtype_bytes
+from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, RUN, entry_name
+from autotune.network.export.assembly import TEAM_SYMBOL
+from autotune.network.export.interface import Interface
+from autotune.pages import CACHE_LINE
+from autotune.target import cpuid, needed_features
+from autotune.target.tiles import FEATURE
+
+WEIGHTS_HEADER = 4096
+"""Bytes of a file of weights before the constants: a page, which begins with their digest."""
+
+_IS_HERE = 56
+"""A word of the team that nothing else uses: 1 in the process that its threads are of."""
+_TEAM = ("TEAM_BYTES", "SEAT_BYTES", "SETTINGS_BYTES", "JOB_BYTES", "RUN_BYTES", "LINE")
+_SETTINGS = ("SET_CAPACITY", "SET_PATIENCE", "SET_ASSIST", "SET_PART")
+_JOB = ("TEAM", "SEAT", "TABLE", "SHARES", "N_KERNELS", "WANTED", "SETTINGS", "WAITERS")
+_KINDS = {"float16": "HALF", "bfloat16": "BFLOAT"}
+_ROUTINES = ("prepare", "make", "leave", "assist")
+
+_INCLUDES = """\
+#define _GNU_SOURCE
+#include "{name}.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+#define M(x) {name}_##x
+#define S(x) {guard}_##x
+#define TEAM_SYMBOL {team}
+#define FEATURES_TEXT {features}
+#define NEEDED {needed}
+
+enum {{
+{numbers}
+}};
+
+typedef struct {{
+  int kind, item, rank, slot; /* `item`: bytes of an element in memory */
+  int64_t count;
+  const int64_t *shape;
+  int n_axes; /* -1: the slot has the array's address; else it lies as a window */
+  const int64_t *window, *strides;
+  int64_t offset, staging;
+}} Port;
+
+typedef struct {{
+  const Port *inputs, *outputs;
+  int n_slots, n_kernels;
+  const char *kernels;
+  void (*run)(void *, int64_t);
+}} Variant;
+"""
+
+
+def source(interface: Interface, digest: bytes, is_separate: bool) -> str:
+    """The text of NAME.c. `digest`: of the constants, which are a file where `is_separate`."""
+    parts = [
+        _head(interface, is_separate),
+        *_tables(interface),
+        _constants(interface, digest, is_separate),
+        _arrays(interface),
+        *(_text(file) for file in ("linux.c", "x86.c", "runtime.c")),
+    ]
+    return "\n".join(parts)
+
+
+def symbols(interface: Interface) -> dict[str, str]:
+    """Functions of the image, and what the run time calls them."""
+    name = interface.name
+    found = {f"{team.SYMBOLS}{routine}": f"{name}_team_{routine}" for routine in _ROUTINES}
+    for variant in interface.variants:
+        for symbol, short in ((RUN, "run"), (KERNELS, "kernels")):
+            own = entry_name(symbol, variant.entry)
+            found[own] = f"{name}_image_{short}_{variant.entry}"
+    return found
+
+
+def _text(file: str) -> str:
+    return files("autotune.network.export").joinpath(file).read_text(encoding="utf-8")
+
+
+def _head(interface: Interface, is_separate: bool) -> str:
+    needed = needed_features(interface.target)
+    most_axes = max([1, *(len(p.window[0]) for p in _ports(interface) if p.window)])
+    numbers = {
+        "N_VARIANTS": len(interface.variants),
+        "N_INPUTS": len(interface.inputs),
+        "N_OUTPUTS": len(interface.outputs),
+        "N_THREADS": interface.artifact.n_threads,
+        "MOST_AXES": most_axes,
+        "ARENA": ARENA,
+        "CONSTANTS": CONSTANTS,
+        "PLAIN": 0,
+        "HALF": 1,
+        "BFLOAT": 2,
+        "WEIGHTS_HEADER": WEIGHTS_HEADER,
+        "BLOCK_BYTES": team.BLOCK_BYTES,
+        "IS_HERE": _IS_HERE,
+        "PATIENCE_NS": round(team.PATIENCE_S * 1e9),
+        "PART_NS": round(team.PART_S * 1e9),
+        "NEEDS_TILES": int(FEATURE in needed),
+        **{name: getattr(team_code, name) for name in (*_TEAM, *_SETTINGS)},
+        **{f"JOB_{name}": getattr(team_code, name) for name in _JOB},
+    }
+    lines = [f"  {name} = {value}," for name, value in numbers.items()]
+    text = _INCLUDES.format(
+        name=interface.name,
+        guard=interface.name.upper(),
+        team=TEAM_SYMBOL,
+        features=_quoted(" ".join(needed)),
+        needed=_bits(needed),
+        numbers="\n".join(lines).rstrip(","),
+    )
+    sizes = {
+        "ARENA_BYTES": _aligned(max(v.arena_bytes for v in interface.variants)),
+        "STAGING_BYTES": max(_staging(v)[1] for v in interface.variants),
+        "CONSTANTS_BYTES": interface.artifact.constants.nbytes,
+    }
+    words = [f"#define {name} ((size_t){value})" for name, value in sizes.items()]
+    return "\n".join([text, *words, f"#define SEPARATE_WEIGHTS {int(is_separate)}", ""])
+
+
+def _ports(interface: Interface) -> Iterator[Endpoint]:
+    for tensor in (*interface.inputs, *interface.outputs):
+        yield from tensor.ends
+
+
+def _bits(features: Iterable[str]) -> str:
+    rows = cpuid.bits_of(features).items()
+    return ", ".join(
+        f"{{{leaf:#x}, {subleaf}, {register}, {bits:#x}, {saved:#x}}}"
+        for (leaf, subleaf, register, saved), bits in rows
+    )
+
+
+def _aligned(n_bytes: int) -> int:
+    return -(-n_bytes // CACHE_LINE) * CACHE_LINE
+
+
+def _is_converted(end: Endpoint) -> bool:
+    """Whether its elements are stored as others than the user's."""
+    return end.dtype in _KINDS and end.stored != end.dtype
+
+
+def _staging(variant: Artifact) -> tuple[dict[str, int], int]:
+    """Where ports that are converted are kept meanwhile, and bytes of all."""
+    places, at = {}, 0
+    for side, ends in (("in", variant.inputs), ("out", variant.outputs)):
+        for end in ends:
+            if _is_converted(end):
+                places[f"{side} {end.name}"] = at
+                at += _aligned(math.prod(end.shape) * dtype_bytes(end.stored))
+    return places, at
+
+
+def _tables(interface: Interface) -> Iterator[str]:
+    """Functions of the image, and the ports of each variant."""
+    name = interface.name
+    functions = symbols(interface)
+    for symbol, known in functions.items():
+        if symbol.startswith(KERNELS):
+            yield f"extern const char {known}[];"
+        elif symbol.startswith(RUN):
+            yield f"extern void {known}(void *table, int64_t n_threads);"
+    signatures = {"prepare": 2, "make": 3, "leave": 1, "assist": 1}
+    for routine, n in signatures.items():
+        yield f"extern int64_t {name}_team_{routine}({', '.join(['int64_t'] * n)});"
+        yield f"#define team_{routine} {name}_team_{routine}"
+    rows = []
+    for k, variant in enumerate(interface.variants):
+        places, _ = _staging(variant)
+        for side, ends in (("in", variant.inputs), ("out", variant.outputs)):
+            yield from _port_table(f"{side}puts_{k}", side, ends, places)
+        kernels = functions[entry_name(KERNELS, variant.entry)]
+        run = functions[entry_name(RUN, variant.entry)]
+        rows.append(
+            f"  {{inputs_{k}, outputs_{k}, {variant.n_bases}, {len(variant.kernels)}, {kernels}, "
+            f"{run}}}"
+        )
+    yield "static const Variant variants[] = {\n" + ",\n".join(rows) + "\n};"
+
+
+def _port_table(
+    table: str, side: str, ends: tuple[Endpoint, ...], places: dict[str, int]
+) -> Iterator[str]:
+    rows = []
+    for n, end in enumerate(ends):
+        lists = {"shape": end.shape}
+        if end.window is not None:
+            lists |= {"window": end.window[0], "strides": end.window[1]}
+        for what, numbers in lists.items():
+            values = ", ".join(map(str, numbers)) or "0"
+            yield f"static const int64_t {table}_{n}_{what}[] = {{{values}}};"
+        kind = _KINDS[end.dtype] if _is_converted(end) else "PLAIN"
+        window, strides = (
+            (f"{table}_{n}_window", f"{table}_{n}_strides") if end.window else ("NULL", "NULL")
+        )
+        n_axes = len(end.window[0]) if end.window is not None else -1
+        rows.append(
+            f"  {{{kind}, {dtype_bytes(end.stored)}, {len(end.shape)}, {end.base}, "
+            f"{math.prod(end.shape)}, {table}_{n}_shape, {n_axes}, {window}, {strides}, "
+            f"{end.offset}, {places.get(f'{side} {end.name}', 0)}}}"
+        )
+    body = ",\n".join(rows) or "  {0}"
+    yield f"static const Port {table}[] = {{\n{body}\n}};"
+
+
+def _constants(interface: Interface, digest: bytes, is_separate: bool) -> str:
+    signature = f"static const char signature[] = {_quoted(interface.signature())};"
+    if not is_separate:
+        return (
+            f"{signature}\nextern const char {interface.name}_constants[];\n"
+            f"#define embedded_constants {interface.name}_constants"
+        )
+    values = ", ".join(map(str, digest))
+    return (
+        f'{signature}\n#define WEIGHTS_NAME "{interface.name}.weights"\n'
+        f"static const unsigned char weights_digest[] = {{{values}}};"
+    )
+
+
+def _arrays(interface: Interface) -> str:
+    """A function that lists the fields of a call's records."""
+    lines = []
+    for n, tensor in enumerate(interface.inputs):
+        lines.append(f"  inputs[{n}] = in->{tensor.identifier};")
+        shape = "NULL" if tensor.is_fixed else f"in->{tensor.identifier}_shape"
+        lines.append(f"  shapes[{n}] = {shape};")
+    lines += [f"  outputs[{n}] = out->{t.identifier};" for n, t in enumerate(interface.outputs)]
+    name = interface.name
+    return "\n".join(
+        [
+            f"static void arrays_of(const {name}_inputs *in, const {name}_outputs *out,",
+            "                      const void **inputs, const int64_t **shapes, void **outputs) {",
+            "  (void)in, (void)out, (void)inputs, (void)shapes, (void)outputs;",
+            *lines,
+            "}",
+            "",
+        ]
+    )
+
+
+def _quoted(text: str) -> str:
+    """ASCII as a literal of C."""
+    for special in ("\\", '"', "?"):  # two question marks begin a trigraph
+        text = text.replace(special, f"\\{special}")
+    return f'"{text}"'

@@ -1,0 +1,82 @@
+"""⑩ The compiler of C that puts an exported network together: the system's, or the one of Zig."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from autotune.errors import MissingDependency, OutputError, UsageError
+
+_ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.28"}
+"""Zig's name of Linux on a machine, with the oldest libc that a library needs."""
+_C_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """Commands of a compiler of C and of an archiver."""
+
+    cc: tuple[str, ...]
+    ar: tuple[str, ...]
+
+    def object(self, source: Path, made: Path) -> None:
+        """Compile a file of C, or of assembly. Raises OutputError."""
+        flags = _C_FLAGS if source.suffix == ".c" else ()
+        _run([*self.cc, *flags, "-c", str(source), "-o", str(made)])
+
+    def shared(self, objects: Sequence[Path], made: Path) -> None:
+        """A shared library, which stays loaded, as threads may run its code. Raises OutputError."""
+        options = ["-soname," + made.name, "-z,nodelete", "-z,noexecstack", "-z,relro", "-z,now", "-s", "--build-id=none"]
+        flags = ["-shared", "-nostartfiles", *(f"-Wl,{option}" for option in options)]
+        _run([*self.cc, *flags, "-o", str(made), *map(str, objects), "-lpthread"])
+
+    def archive(self, objects: Sequence[Path], made: Path) -> None:
+        """A static library. Raises OutputError."""
+        _run([*self.ar, "rcs", str(made), *map(str, objects)])
+
+
+def toolchain(command: str | None, machine: str) -> Toolchain:
+    """The compiler `command`, or else one that is found, for `machine` as ELF has its name.
+
+    Raises MissingDependency where there is none, UsageError for a command that is not there.
+    """
+    if command:
+        words = tuple(shlex.split(command))
+        if not words or shutil.which(words[0]) is None:
+            raise UsageError(f"there is no compiler '{command}'", "give a command, such as 'gcc'")
+        return Toolchain(words, _archiver(words))
+    if platform.machine() == machine and shutil.which("cc") and shutil.which("ar"):
+        return Toolchain(("cc",), ("ar",))
+    if find_spec("ziglang"):
+        zig = (sys.executable, "-m", "ziglang")
+        return Toolchain((*zig, "cc", "-target", _ZIG_TARGETS[machine]), (*zig, "ar"))
+    raise MissingDependency(
+        f"there is no compiler of C for {machine}",
+        "install one (cc), or: pip install 'autotune-compiler[export]'",
+    )
+
+
+def _archiver(cc: tuple[str, ...]) -> tuple[str, ...]:
+    """That of the same tools: `zig ar`, `aarch64-linux-gnu-ar`, or the system's."""
+    if "cc" in cc[1:]:
+        return (*cc[: cc.index("cc", 1)], "ar")
+    beside = cc[0].rsplit("-", 1)[0] + "-ar"
+    return (beside if "-" in cc[0] and shutil.which(beside) else "ar",)
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise MissingDependency(f"cannot run {command[0]}: {error.strerror}", "install it") from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or ["it says nothing"]
+        first = next((line for line in said if "error" in line), said[0])
+        raise OutputError(f"{command[0]} failed: {first}", "try another compiler: --cc COMMAND")

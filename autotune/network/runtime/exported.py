@@ -1,0 +1,144 @@
+"""⑩ A library that `autotune export` wrote, called from Python: no LLVM, no compiler.
+
+    model = ExportedModel("libresnet50.so")
+    outputs = model.run({"input": array})
+
+It loads itself by ctypes, and has the interface of `Model` as far as a library of C can.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.dtypes import numpy_dtype
+from autotune.errors import ArtifactError, UsageError
+from autotune.network.runtime.arguments import Inputs, as_array
+
+Array = NDArray[Any]
+_OTHER_CPU = 1
+
+
+class _Options(ctypes.Structure):
+    _fields_ = (
+        ("threads", ctypes.c_int),
+        ("callers", ctypes.c_int),
+        ("any_cpu", ctypes.c_int),
+        ("weights", ctypes.c_char_p),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output: its shapes in all variants; `is_fixed`: they are one."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shapes: tuple[tuple[int, ...], ...]
+    is_fixed: bool
+
+
+class ExportedModel:
+    """A network in a library of C. Threads may call it at once: `callers` at a time, others wait.
+
+    Raises ArtifactError for a file that is no such library, or is for another CPU.
+    """
+
+    def __init__(self, path: str | Path, n_threads: int | None = None, callers: int = 1) -> None:
+        self.path = Path(path).resolve()
+        name = self.path.name.removeprefix("lib").split(".")[0]
+        try:
+            self._library = ctypes.CDLL(str(self.path))
+            text = self._function(f"{name}_signature", ctypes.c_char_p)()
+        except (OSError, AttributeError) as error:
+            raise ArtifactError(
+                f"'{path}' is no library written by autotune: {error}", "give a libNAME.so of export"
+            ) from error
+        self.signature: dict[str, Any] = json.loads(text)
+        self._error = self._function(f"{name}_strerror", ctypes.c_char_p, ctypes.c_int)
+        self._run = self._function(f"{name}_run", ctypes.c_int, *[ctypes.c_void_p] * 3)
+        self.input_info = tuple(map(_port, self.signature["inputs"]))
+        self.output_info = tuple(map(_port, self.signature["outputs"]))
+        self._handle = ctypes.c_void_p()
+        create = self._function(f"{name}_create", ctypes.c_int, *[ctypes.c_void_p] * 2)
+        options = _Options(threads=n_threads or 0, callers=callers)
+        self._require(create(ctypes.byref(options), ctypes.byref(self._handle)))
+        destroy = self._function(f"{name}_destroy", None, ctypes.c_void_p)
+        end = weakref.finalize(self, destroy, self._handle)
+        end.atexit = False
+
+    def run(self, inputs: Inputs) -> dict[str, Array]:
+        """Outputs of one inference by name; `inputs`: arrays by name or in order.
+
+        Raises UsageError where names, shapes or dtypes do not fit.
+        """
+        arrays = self._checked(inputs)
+        variant = self._variant(arrays)
+        outputs = {p.name: np.empty(p.shapes[variant], p.dtype) for p in self.output_info}
+        words = [w for p, a in zip(self.input_info, arrays, strict=True) for w in _words(p, a)]
+        given = (ctypes.c_int64 * max(len(words), 1))(*words)
+        made = (ctypes.c_int64 * max(len(outputs), 1))(*(a.ctypes.data for a in outputs.values()))
+        self._require(self._run(self._handle, ctypes.byref(given), ctypes.byref(made)))
+        return outputs
+
+    def __call__(self, *inputs: Any) -> Array | tuple[Array, ...]:
+        """`run` for inputs in order: the output, or a tuple of several."""
+        found = tuple(self.run(inputs).values())
+        return found[0] if len(found) == 1 else found
+
+    def _function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+        found = getattr(self._library, name)
+        found.restype, found.argtypes = result, arguments
+        return found  # type: ignore[no-any-return]
+
+    def _checked(self, inputs: Inputs) -> list[Array]:
+        names = [port.name for port in self.input_info]
+        given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
+        if given.keys() != set(names) or len(inputs) != len(names):
+            wanted = ", ".join(f"'{name}'" for name in names)
+            raise UsageError("other inputs are given than the model has", f"they are {wanted}")
+        return [_fitting(port, given[port.name]) for port in self.input_info]
+
+    def _variant(self, arrays: list[Array]) -> int:
+        shapes = [array.shape for array in arrays]
+        known = list(zip(*(port.shapes for port in self.input_info), strict=True)) or [()]
+        if tuple(shapes) not in known:
+            raise UsageError(
+                f"the model takes no inputs of shapes {', '.join(map(str, shapes))}",
+                f"it takes {'; '.join(str(each) for each in known)}",
+            )
+        return known.index(tuple(shapes))
+
+    def _require(self, status: int) -> None:
+        if status:
+            text = self._error(status).decode()
+            hint = "export it for this CPU" if status == _OTHER_CPU else "export it anew"
+            raise ArtifactError(f"'{self.path}': {text}", hint)
+
+
+def _port(data: Mapping[str, Any]) -> Port:
+    shapes = tuple(tuple(shape) for shape in data["shapes"])
+    return Port(data["name"], numpy_dtype(data["dtype"]), shapes, data["fixed"])
+
+
+def _fitting(port: Port, value: Any) -> Array:
+    array = value if isinstance(value, np.ndarray) else as_array(port.name, value)
+    if array.dtype != port.dtype:
+        raise UsageError(
+            f"input '{port.name}' has dtype {array.dtype}, expected {port.dtype}",
+            f"convert it: array.astype('{port.dtype}')",
+        )
+    return np.require(array, requirements=["C", "A"])
+
+
+def _words(port: Port, array: Array) -> tuple[int, ...]:
+    """Fields of the record of inputs: the address, then the shape where variants differ in it."""
+    return (array.ctypes.data, *(() if port.is_fixed else array.shape))

@@ -1,0 +1,328 @@
+"""An exported network: a library of C that computes the same bits, for any compiler and caller."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from numpy.typing import NDArray
+
+import autotune
+from autotune.errors import ArtifactError, MissingDependency, OutputError, UsageError
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.export.library import Exported, export
+from autotune.network.export.naming import identifiers, library_name, require_library_name
+from autotune.network.export.toolchain import Toolchain, toolchain
+from autotune.network.runtime.exported import ExportedModel
+from autotune.network.runtime.runtime import Model, random_inputs
+from tests.hybrid_models import detector
+from tests.network.test_network_variants import encoder
+
+STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
+MODELS: Mapping[str, str] = {
+    "floats": "f (float[3, 40] x, float[40, 24] w) => (float[3, 24] y) { y = MatMul(x, w) }",
+    "two outputs": """f (float[2, 3, 8] x) => (float[2, 8, 3] y, float[2, 3] z) {
+        y = Transpose<perm = [0, 2, 1]>(x)  a = Constant<value_ints = [-1]>()
+        z = ReduceSum<keepdims = 0>(x, a) }""",
+    "halves": "f (float16[5, 33] x, bfloat16[7] b) => (float16[5, 33] y, bfloat16[7] z) "
+    "{ y = Softmax(x) z = Relu(b) }",
+    "integers": "f (int64[4, 6] i, uint8[9] b, bool[4, 6] m) => (int64[4, 6] j, uint8[9] c, "
+    "bool[4, 6] n) { j = Add(i, i) c = Max(b, b) n = Not(m) }",
+    "doubles": "f (double[3, 5] x) => (double[3, 5] y) { y = Exp(x) }",
+    "windows": """f (float[1, 6, 5, 5] x) => (float[1, 4, 5, 5] y, float[1, 2, 5, 5] z) {
+        y, z = Split<axis = 1>(x, s) }""",
+    "what C has other words for": 'f (float[4] "1st/in put", float[4] "int") => '
+    '(float[4] "out:0") { "out:0" = Add("1st/in put", "int") }',
+    "scalars": "f (float x) => (float y) { y = Sqrt(x) }",
+}
+
+
+def compiled(model: onnx.ModelProto, **options: Any) -> Artifact:
+    return autotune.compile(model, check=False, threads=2, **options).artifact
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    if '"' not in text:
+        model = onnx.parser.parse_model(f"{HEAD} {text}")
+    else:
+        model = onnx.parser.parse_model(
+            f"{HEAD} f (float[4] a, float[4] b) => (float[4] c) {{ c = Add(a, b) }}"
+        )
+        names = {"a": "1st/in put", "b": "int", "c": "out:0"}
+        for port in (*model.graph.input, *model.graph.output):
+            port.name = names[port.name]
+        node = model.graph.node[0]
+        node.input[:], node.output[:] = [names[n] for n in node.input], ["out:0"]
+    if "Split<" in text:
+        sizes = onnx.numpy_helper.from_array(np.array([4, 2]), "s")
+        model.graph.initializer.append(sizes)
+    return model
+
+
+def tools() -> Toolchain:
+    try:
+        return toolchain(None, "x86_64")
+    except MissingDependency as error:
+        pytest.skip(str(error))
+
+
+def written(artifact: Artifact, folder: Path, name: str = "net", separate: bool = False) -> Exported:
+    return export(artifact, name, folder, tools(), separate)
+
+
+def same_bits(a: Mapping[str, NDArray[Any]], b: Mapping[str, NDArray[Any]]) -> bool:
+    return a.keys() == b.keys() and all(
+        a[n].dtype == b[n].dtype and a[n].shape == b[n].shape and a[n].tobytes() == b[n].tobytes()
+        for n in a
+    )
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """A network with two variants, ids, masks and floats."""
+    path = encoder(tmp_path_factory.mktemp("export") / "encoder.onnx")
+    return autotune.compile(
+        path, dims={"batch": 1, "sequence": [16, 48]}, check=False, threads=2
+    ).artifact
+
+
+@pytest.fixture(scope="module")
+def library(encoded: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of its library, `text`."""
+    folder = tmp_path_factory.mktemp("library")
+    written(encoded, folder, "text")
+    return folder
+
+
+def test_results_are_the_bits_of_python(tmp_path: Path) -> None:
+    for name, text in MODELS.items():
+        artifact = compiled(parsed(text))
+        folder = tmp_path / library_name(name)
+        written(artifact, folder)
+        model, exported = Model(artifact), ExportedModel(folder / "libnet.so")
+        for seed in range(3):
+            inputs = random_inputs(artifact.inputs, seed)
+            assert same_bits(model.run(inputs), exported.run(inputs)), name
+        assert [p.name for p in exported.input_info] == [p.name for p in artifact.inputs]
+
+
+def test_halves_are_rounded_as_numpy_does(tmp_path: Path) -> None:
+    """Every half-precision number in, and floats around every step out."""
+    text = "f (float16[65536] x, float[1200] s) => (float[65536] y, float16[1200] h, bfloat16[1200] b) { y = Cast<to = 1>(x) h = Cast<to = 10>(s) b = Cast<to = 16>(s) }"
+    artifact = compiled(parsed(text))
+    written(artifact, tmp_path)
+    exported, model = ExportedModel(tmp_path / "libnet.so"), Model(artifact)
+    bits = np.arange(65536, dtype=np.uint16).view(np.float16)
+    rng = np.random.default_rng(1)
+    spread = np.ldexp(rng.uniform(-2, 2, 600), rng.integers(-30, 20, 600)).astype(np.float32)
+    ties = (np.arange(600, dtype=np.float32) + 0.5) * np.float32(2.0**-24)
+    inputs = {"x": bits, "s": np.concatenate([spread, ties])}
+    found, expected = exported.run(inputs), model.run(inputs)
+    finite = np.isfinite(bits)
+    assert found["y"][finite].tobytes() == expected["y"][finite].tobytes()
+    assert np.array_equal(found["y"], expected["y"], equal_nan=True)
+    assert found["h"].tobytes() == expected["h"].tobytes()
+    assert found["b"].tobytes() == expected["b"].tobytes()
+
+
+def test_variants_are_chosen_by_shapes(encoded: Artifact, library: Path) -> None:
+    model, exported = Model(encoded), autotune.ExportedModel(library / "libtext.so")
+    for variant in model.variants:
+        inputs = random_inputs(variant.input_info, 1)
+        assert same_bits(model.run(inputs), exported.run(inputs))
+    inputs = {n: x[:, :5] for n, x in random_inputs(model.input_info, 1).items()}
+    with pytest.raises(UsageError, match="takes no inputs of shapes"):
+        exported.run(inputs)
+
+
+def test_weights_can_be_a_file_beside_the_library(encoded: Artifact, tmp_path: Path) -> None:
+    done = written(encoded, tmp_path / "a", separate=True)
+    assert done.sizes["libnet.so"] < done.weights_bytes == encoded.constants.nbytes
+    inputs = random_inputs(encoded.inputs, 1)
+    found = ExportedModel(tmp_path / "a/libnet.so").run(inputs)
+    assert same_bits(Model(encoded).run(inputs), found)
+    weights = tmp_path / "a/net.weights"
+    data = weights.read_bytes()
+    for wrong in (data[:-1], bytes(32) + data[32:]):
+        weights.write_bytes(wrong)
+        with pytest.raises(ArtifactError, match="weights"):
+            ExportedModel(tmp_path / "a/libnet.so")
+
+
+def test_header_and_example_are_clean_in_c_and_cpp(library: Path, tmp_path: Path) -> None:
+    cc = tools().cc
+    header, example = library / "text.h", library / "example.c"
+    subprocess.run([*cc, "-std=c99", *STRICT, "-fsyntax-only", example, f"-I{library}"], check=True)
+    cpp = ["-std=c++17", *STRICT, "-fsyntax-only", "-x", "c++", header]
+    subprocess.run([*cc, *cpp], check=True)
+    for end in (["-L.", "-ltext", "-Wl,-rpath,."], ["libtext.a", "-lpthread"]):
+        program = tmp_path / "program"
+        subprocess.run([*cc, "example.c", "-I.", *end, "-o", program], check=True, cwd=library)
+        shown = subprocess.run([program], capture_output=True, text=True, check=True, cwd=library)
+        assert shown.stdout.count(":") == 1
+
+
+def test_cmake_and_pkg_config_find_the_library(library: Path, tmp_path: Path) -> None:
+    if not shutil.which("cmake"):
+        pytest.skip("cmake is not installed")
+    (tmp_path / "CMakeLists.txt").write_text(
+        f"""cmake_minimum_required(VERSION 3.16)
+        project(user C)
+        find_package(text REQUIRED PATHS "{library}" NO_DEFAULT_PATH)
+        add_executable(shared "{library}/example.c")
+        target_link_libraries(shared text::text)
+        add_executable(static "{library}/example.c")
+        target_link_libraries(static text::text_static)
+        """
+    )
+    quiet = {"check": True, "capture_output": True, "text": True}
+    subprocess.run(["cmake", "-S", ".", "-B", "made"], cwd=tmp_path, **quiet)
+    subprocess.run(["cmake", "--build", "made"], cwd=tmp_path, **quiet)
+    outputs = [
+        subprocess.run([tmp_path / "made" / name], **quiet).stdout for name in ("shared", "static")
+    ]
+    assert outputs[0] == outputs[1] != ""
+    if shutil.which("pkg-config"):
+        asked = ["pkg-config", "--cflags", "--libs", "text"]
+        environment = os.environ | {"PKG_CONFIG_PATH": str(library)}
+        found = subprocess.run(asked, env=environment, **quiet)
+        assert "-ltext" in found.stdout
+
+
+CALLERS = """
+#define _GNU_SOURCE
+#include "one.h"
+#include "two.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N = TWO_OUTPUT_Y_COUNT, ROUNDS = %d };
+static one_model *one;
+static two_model *two;
+static float x[ONE_INPUT_X_COUNT], w[ONE_INPUT_W_COUNT], expected[N];
+
+static int differs(void) {
+  float y[N], z[N];
+  one_inputs a = {x, w};
+  one_outputs b = {y};
+  two_inputs c = {x, w};
+  two_outputs d = {z};
+  if (one_run(one, &a, &b) || two_run(two, &c, &d)) return 1;
+  return memcmp(y, expected, sizeof y) != 0 || memcmp(z, expected, sizeof z) != 0;
+}
+
+static void *calls(void *unused) {
+  for (int n = 0; n < ROUNDS; n++)
+    if (differs()) return (void *)1;
+  return unused;
+}
+
+static int in_threads(void) {
+  pthread_t threads[4];
+  int wrong = 0;
+  for (int n = 0; n < 4; n++) wrong |= pthread_create(&threads[n], NULL, calls, NULL);
+  for (int n = 0; n < 4; n++) {
+    void *found;
+    pthread_join(threads[n], &found);
+    wrong |= found != NULL;
+  }
+  return wrong;
+}
+
+int main(void) {
+  one_options options = {.threads = 2, .callers = 2};
+  one_outputs first = {expected};
+  one_inputs inputs = {x, w};
+  int status = 0;
+  for (int n = 0; n < ONE_INPUT_X_COUNT; n++) x[n] = (float)(n %% 17) - 8;
+  for (int n = 0; n < ONE_INPUT_W_COUNT; n++) w[n] = (float)(n %% 13) / 4;
+  for (int round = 0; round < 3; round++) {
+    if (one_create(&options, &one) || two_create(NULL, &two)) return 2;
+    if (one_run(one, &inputs, &first) || in_threads()) return 3;
+    pid_t child = fork();
+    if (!child) _exit(in_threads());
+    waitpid(child, &status, 0);
+    if (status) return 4;
+    one_destroy(one);
+    two_destroy(two);
+  }
+  puts("right");
+  return 0;
+}
+"""
+
+
+def callers(folder: Path, flags: tuple[str, ...], rounds: int) -> Path:
+    """A program with two libraries, four threads and a fork."""
+    artifact = compiled(parsed(MODELS["floats"]), target="x86-64-v3")
+    for name in ("one", "two"):
+        written(artifact, folder, name)
+    (folder / "callers.c").write_text(CALLERS % rounds)
+    static = ["libone.a", "libtwo.a", "-lpthread"]
+    command = [*tools().cc, "-std=gnu11", *flags, "callers.c", "-I.", *static, "-o", "callers"]
+    subprocess.run(command, check=True, cwd=folder)
+    return folder / "callers"
+
+
+def test_libraries_share_a_process_with_threads_and_forks(tmp_path: Path) -> None:
+    program = callers(tmp_path, (*STRICT, "-O1"), rounds=300)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "right\n")
+
+
+def test_memory_is_used_as_valgrind_wants_it(tmp_path: Path) -> None:
+    if not shutil.which("valgrind"):
+        pytest.skip("valgrind is not installed")
+    program = callers(tmp_path, ("-g",), rounds=3)
+    checked = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", program]
+    done = subprocess.run(checked, capture_output=True, text=True, timeout=600, check=False)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+def test_a_library_runs_without_llvm(library: Path) -> None:
+    text = f"""
+import sys, numpy as np, autotune
+model = autotune.ExportedModel({str(library / "libtext.so")!r})
+inputs = {{p.name: np.zeros(p.shapes[0], p.dtype) for p in model.input_info}}
+model.run(inputs)
+assert not {{"llvmlite", "onnx", "autotune.codegen.emit"}} & set(sys.modules), sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", text], check=True)
+
+
+def test_what_no_library_has_is_refused(tmp_path: Path) -> None:
+    hybrid = autotune.compile(detector(tmp_path / "model.onnx"), check=False).artifact
+    with pytest.raises(ArtifactError, match="NonMaxSuppression"):
+        written(hybrid, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="no compiler"):
+        toolchain("no-such-compiler", "x86_64")
+    false = Toolchain(("false",), ("false",))
+    with pytest.raises(OutputError, match="--cc"):
+        export(compiled(parsed(MODELS["scalars"])), "net", tmp_path / "out", false, False)
+    assert not list((tmp_path / "out").iterdir())
+    for name in ("int", "9lives", "a-b", ""):
+        with pytest.raises(UsageError, match="name of a library"):
+            require_library_name(name)
+
+
+def test_identifiers_are_valid_and_differ() -> None:
+    names = ["x", "X", "x/1", "x.1", "int", "", "7", "é", "class", "x_1"]
+    found = identifiers(names)
+    assert len({text.upper() for text in found.values()}) == len(names)
+    assert all(text.isidentifier() and text.isascii() for text in found.values())
+    assert found["int"] == "int_"
