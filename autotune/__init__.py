@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autotune import te as te
     from autotune.api.compile.benching import bench as bench
     from autotune.api.compile.compiling import compile as compile
+    from autotune.api.exporting import export as export
     from autotune.api.te.schedule import Schedule as Schedule
     from autotune.api.te.schedule import StageSchedule as StageSchedule
     from autotune.api.te.task import Best as Best
@@ -100,6 +101,7 @@ _MODULES = ("rules", "te")
 _NAMES = {
     "autotune.api.compile.benching": ("bench",),
     "autotune.api.compile.compiling": ("compile",),
+    "autotune.api.exporting": ("export",),
     "autotune.api.tune.model": ("resume", "resuming", "tune", "tuning"),
     "autotune.api.te.schedule": ("Schedule", "StageSchedule"),
     "autotune.api.te.task": ("Best", "Function", "Task", "TaskTiming"),

@@ -32,25 +32,16 @@ def command(
     cc: str | None,
     style: str,
 ) -> None:
-    """Write OUT, a file that `autotune compile` wrote, as a library of C to a folder.
+    """Write OUT, a file that `autotune compile` wrote, to a folder as a library of C.
 
     The library needs libc alone: no Python, no LLVM, no ONNX Runtime. The folder has libNAME.so,
     libNAME.a, NAME.h, files for pkg-config and CMake, an example and a README.
     """
-    from autotune.network.export.library import export
-    from autotune.network.export.naming import library_name, require_library_name
-    from autotune.network.export.toolchain import toolchain
-    from autotune.network.runtime.loading import read_artifact
+    from autotune.api.exporting import export
 
-    found = read_artifact(artifact)
-    name = name or library_name(artifact.stem)
-    require_library_name(name)
-    tools = toolchain(cc, found.image.machine)
-    done = export(found, name, output or Path(name), tools, weights == "separate")
-    say(
-        f"code {format_bytes(done.code_bytes)}, weights {format_bytes(done.weights_bytes)} "
-        f"({weights}), for {found.target.cpu}"
-    )
+    done = export(artifact, output, name, weights, cc)
+    code, constants = format_bytes(done.code_bytes), format_bytes(done.weights_bytes)
+    say(f"code {code}, weights {constants} ({weights}), for {done.cpu}")
     if style == "json":
         put_json(
             {

@@ -100,6 +100,7 @@ def _extents(values: Any) -> str:
 
 _NAMES = {
     "against": "against",
+    "cc": "cc",
     "check": "check",
     "check_inputs": "check-input",
     "constants": "const",

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import autotune
-from autotune.cli import bench, compile, tune
+from autotune.cli import bench, compile, export, tune
 from autotune.cli.main import run
 from autotune.cli.wording import _NAMES, as_options
 from autotune.wording import VALUE, arguments
@@ -66,11 +66,11 @@ def test_every_setting_that_a_message_names_has_an_option() -> None:
 
 
 def test_settings_are_arguments_of_python_and_options_of_commands() -> None:
-    functions = (autotune.tune, autotune.compile, autotune.bench)
+    functions = (autotune.tune, autotune.compile, autotune.bench, autotune.export)
     known = {name for function in functions for name in inspect.signature(function).parameters}
     options = {
         word
-        for command in (tune.command, compile.command, bench.command)
+        for command in (tune.command, compile.command, bench.command, export.command)
         for param in command.params
         if isinstance(param, click.Option)
         for word in (*param.opts, *param.secondary_opts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.network.export.interface import Interface, Tensor
+from autotune.network.export.interface import LibraryInterface, Tensor
 
 _HEADER = """\
 /* {name}: {model}, compiled by autotune {version} for {cpu}.
@@ -75,7 +75,7 @@ typedef struct {name}_model {name}_model;
 """
 
 
-def header(interface: Interface, is_separate: bool) -> str:
+def header(interface: LibraryInterface, is_separate: bool) -> str:
     """The text of NAME.h; `is_separate`: constants are a file of their own."""
     name, artifact = interface.name, interface.artifact
     n = artifact.n_threads
@@ -94,7 +94,7 @@ def header(interface: Interface, is_separate: bool) -> str:
     )
 
 
-def _sizes(interface: Interface) -> Iterator[str]:
+def _sizes(interface: LibraryInterface) -> Iterator[str]:
     """Numbers of elements, for each variant where they differ."""
     for tensor in (*interface.inputs, *interface.outputs):
         kind = "INPUT" if tensor in interface.inputs else "OUTPUT"
@@ -107,7 +107,7 @@ def _sizes(interface: Interface) -> Iterator[str]:
             yield f"#define {macro}_{n} {count} /* {shape} */"
 
 
-def _record(interface: Interface, kind: str, tensors: tuple[Tensor, ...], const: str) -> str:
+def _record(interface: LibraryInterface, kind: str, tensors: tuple[Tensor, ...], const: str) -> str:
     """A struct of pointers, and of the shapes that tell variants apart."""
     fields = []
     for tensor in tensors:

@@ -55,7 +55,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Interface:
+class LibraryInterface:
     """Of the library `name` of `artifact`."""
 
     name: str
@@ -89,7 +89,7 @@ class Interface:
         )
 
 
-def interface_of(artifact: Artifact, name: str) -> Interface:
+def interface_of(artifact: Artifact, name: str) -> LibraryInterface:
     """Raises ArtifactError for a network that no library of C can have."""
     variants = artifact.variants
     sides = [[v.inputs for v in variants], [v.outputs for v in variants]]
@@ -100,7 +100,7 @@ def interface_of(artifact: Artifact, name: str) -> Interface:
                 f"'{tensor.first.name}' is of {tensor.first.dtype}, which C has no type for",
                 "cast it to another type in the model",
             )
-    return Interface(name, artifact, inputs, outputs)
+    return LibraryInterface(name, artifact, inputs, outputs)
 
 
 def _tensors(side: Sequence[tuple[Endpoint, ...]]) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """⑩ `export`: an artifact as a library of C, with what programs need to use it.
 
-    libNAME.so  libNAME.a  NAME.h  NAME.pc  NAMEConfig.cmake  example.c  README.md  [NAME.weights]
+libNAME.so  libNAME.a  NAME.h  NAME.pc  NAMEConfig.cmake  example.c  README.md  [NAME.weights]
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from autotune.codegen.team import SYMBOLS
 from autotune.errors import ArtifactError
 from autotune.files import cannot_write, make_folder, replacing
 from autotune.network.artifact.artifact import Artifact
-from autotune.network.artifact.container import bytes_of
 from autotune.network.artifact.hybrid import HybridArtifact, leaves
 from autotune.network.export.assembly import CONSTANTS_FILE, IMAGE_FILE, assembly
 from autotune.network.export.header import header
-from autotune.network.export.interface import Interface, interface_of
+from autotune.network.export.interface import LibraryInterface, interface_of
 from autotune.network.export.packaging import companions
 from autotune.network.export.source import WEIGHTS_HEADER, source, symbols
 from autotune.network.export.toolchain import Toolchain
@@ -32,6 +31,7 @@ class Exported:
     """What was written: sizes of the files in `folder`, by name."""
 
     name: str
+    cpu: str
     folder: Path
     sizes: Mapping[str, int]
     weights_bytes: int
@@ -39,7 +39,7 @@ class Exported:
     """Of the shared library without the weights."""
 
 
-def export(
+def write_library(
     artifact: Artifact, name: str, folder: Path, tools: Toolchain, is_separate: bool
 ) -> Exported:
     """Write the library `name` of `artifact` to `folder`; other files there stay.
@@ -62,20 +62,22 @@ def export(
         raise cannot_write(folder, error) from error
     weights = artifact.constants.nbytes
     code = sizes[f"lib{name}.so"] - (0 if is_separate else weights)
-    return Exported(name, folder, sizes, weights, code)
+    return Exported(name, artifact.target.cpu, folder, sizes, weights, code)
 
 
-def _built(interface: Interface, work: Path, tools: Toolchain, is_separate: bool) -> list[Path]:
+def _built(
+    interface: LibraryInterface, work: Path, tools: Toolchain, is_separate: bool
+) -> list[Path]:
     """All files of the library, in `work`."""
     artifact, name = interface.artifact, interface.name
-    constants = bytes_of(artifact.constants)
+    constants = memoryview(artifact.constants)
     digest = hashlib.sha256(constants).digest()
     (work / IMAGE_FILE).write_bytes(artifact.image.data)
     weights = work / f"{name}.weights"
     if is_separate:
-        with open(weights, "wb") as file:
-            file.write(digest.ljust(WEIGHTS_HEADER, b"\0"))
-            file.write(constants)
+        with open(weights, "wb") as out:
+            out.write(digest.ljust(WEIGHTS_HEADER, b"\0"))
+            out.write(constants)
     else:
         (work / CONSTANTS_FILE).write_bytes(constants)
     symbol = "" if is_separate else f"{name}_constants"
@@ -105,7 +107,7 @@ def _require_exportable(artifact: Artifact) -> None:
             counted.update(part.operators)
         operators = ", ".join(f"{n} {op}" if n > 1 else op for op, n in counted.items())
         raise ArtifactError(
-            f"ONNX Runtime computes a part of '{artifact.name}' ({operators}), which no library has",
+            f"ONNX Runtime computes a part of '{artifact.name}', which no library has: {operators}",
             "export the models of the parts around it, or replace these operators",
         )
     is_of_team = f"{SYMBOLS}prepare" in artifact.image.symbols

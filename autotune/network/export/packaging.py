@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.network.export.interface import Interface, Tensor
+from autotune.network.export.interface import LibraryInterface, Tensor
 
 _PC = """\
 prefix=${{pcfiledir}}
@@ -93,7 +93,7 @@ same bits on any number of threads. A process may fork; the child can call the m
 """
 
 
-def companions(interface: Interface, is_separate: bool) -> dict[str, str]:
+def companions(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
     """Texts by file name."""
     name, artifact = interface.name, interface.artifact
     known = {
@@ -115,7 +115,7 @@ def companions(interface: Interface, is_separate: bool) -> dict[str, str]:
     }
 
 
-def _example(interface: Interface) -> str:
+def _example(interface: LibraryInterface) -> str:
     name, inputs, outputs = interface.name, interface.inputs, interface.outputs
     arrays = []
     for kind, tensors in (("inputs", inputs), ("outputs", outputs)):
@@ -135,17 +135,15 @@ def _example(interface: Interface) -> str:
     frees = [f"  free(outputs.{t.identifier});" for t in outputs]
     frees += [f"  free((void *)inputs.{t.identifier});" for t in inputs]
     body = shown[0] if len(shown) == 1 else "\n".join(["  {", *shown, "  }"])
-    return _EXAMPLE.format(
-        name=name, arrays="\n".join(arrays), shown=body, frees="\n".join(frees)
-    )
+    return _EXAMPLE.format(name=name, arrays="\n".join(arrays), shown=body, frees="\n".join(frees))
 
 
-def _count(interface: Interface, kind: str, tensor: Tensor) -> str:
+def _count(interface: LibraryInterface, kind: str, tensor: Tensor) -> str:
     end = "" if tensor.is_fixed else "_0"
     return f"{interface.name.upper()}_{kind.upper()}_{tensor.identifier.upper()}_COUNT{end}"
 
 
-def _tensors(interface: Interface) -> str:
+def _tensors(interface: LibraryInterface) -> str:
     lines = ["| | type | shape |", "|---|---|---|"]
     for kind, tensors in (("in", interface.inputs), ("out", interface.outputs)):
         for tensor in tensors:

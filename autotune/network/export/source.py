@@ -11,7 +11,7 @@ from autotune.dtypes import dtype_bytes
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, RUN, entry_name
 from autotune.network.export.assembly import TEAM_SYMBOL
-from autotune.network.export.interface import Interface
+from autotune.network.export.interface import LibraryInterface
 from autotune.pages import CACHE_LINE
 from autotune.target import cpuid, needed_features
 from autotune.target.tiles import FEATURE
@@ -76,7 +76,7 @@ typedef struct {{
 """
 
 
-def source(interface: Interface, digest: bytes, is_separate: bool) -> str:
+def source(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str:
     """The text of NAME.c. `digest`: of the constants, which are a file where `is_separate`."""
     parts = [
         _head(interface, is_separate),
@@ -88,7 +88,7 @@ def source(interface: Interface, digest: bytes, is_separate: bool) -> str:
     return "\n".join(parts)
 
 
-def symbols(interface: Interface) -> dict[str, str]:
+def symbols(interface: LibraryInterface) -> dict[str, str]:
     """Functions of the image, and what the run time calls them."""
     name = interface.name
     found = {f"{team.SYMBOLS}{routine}": f"{name}_team_{routine}" for routine in _ROUTINES}
@@ -103,7 +103,7 @@ def _text(file: str) -> str:
     return files("autotune.network.export").joinpath(file).read_text(encoding="utf-8")
 
 
-def _head(interface: Interface, is_separate: bool) -> str:
+def _head(interface: LibraryInterface, is_separate: bool) -> str:
     needed = needed_features(interface.target)
     most_axes = max([1, *(len(p.window[0]) for p in _ports(interface) if p.window)])
     numbers = {
@@ -144,7 +144,7 @@ def _head(interface: Interface, is_separate: bool) -> str:
     return "\n".join([text, *words, f"#define SEPARATE_WEIGHTS {int(is_separate)}", ""])
 
 
-def _ports(interface: Interface) -> Iterator[Endpoint]:
+def _ports(interface: LibraryInterface) -> Iterator[Endpoint]:
     for tensor in (*interface.inputs, *interface.outputs):
         yield from tensor.ends
 
@@ -177,7 +177,7 @@ def _staging(variant: Artifact) -> tuple[dict[str, int], int]:
     return places, at
 
 
-def _tables(interface: Interface) -> Iterator[str]:
+def _tables(interface: LibraryInterface) -> Iterator[str]:
     """Functions of the image, and the ports of each variant."""
     name = interface.name
     functions = symbols(interface)
@@ -229,7 +229,7 @@ def _port_table(
     yield f"static const Port {table}[] = {{\n{body}\n}};"
 
 
-def _constants(interface: Interface, digest: bytes, is_separate: bool) -> str:
+def _constants(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str:
     signature = f"static const char signature[] = {_quoted(interface.signature())};"
     if not is_separate:
         return (
@@ -243,7 +243,7 @@ def _constants(interface: Interface, digest: bytes, is_separate: bool) -> str:
     )
 
 
-def _arrays(interface: Interface) -> str:
+def _arrays(interface: LibraryInterface) -> str:
     """A function that lists the fields of a call's records."""
     lines = []
     for n, tensor in enumerate(interface.inputs):

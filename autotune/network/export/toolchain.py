@@ -16,6 +16,7 @@ from autotune.errors import MissingDependency, OutputError, UsageError
 
 _ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.28"}
 """Zig's name of Linux on a machine, with the oldest libc that a library needs."""
+_LINKING = ("-z,nodelete", "-z,noexecstack", "-z,relro", "-z,now", "-s")
 _C_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")
 
 
@@ -33,7 +34,15 @@ class Toolchain:
 
     def shared(self, objects: Sequence[Path], made: Path) -> None:
         """A shared library, which stays loaded, as threads may run its code. Raises OutputError."""
-        options = ["-soname," + made.name, "-z,nodelete", "-z,noexecstack", "-z,relro", "-z,now", "-s", "--build-id=none"]
+        options = [
+            "-soname," + made.name,
+            "-z,nodelete",
+            "-z,noexecstack",
+            "-z,relro",
+            "-z,now",
+            "-s",
+            "-build-id=none",
+        ]
         flags = ["-shared", "-nostartfiles", *(f"-Wl,{option}" for option in options)]
         _run([*self.cc, *flags, "-o", str(made), *map(str, objects), "-lpthread"])
 
@@ -50,7 +59,9 @@ def toolchain(command: str | None, machine: str) -> Toolchain:
     if command:
         words = tuple(shlex.split(command))
         if not words or shutil.which(words[0]) is None:
-            raise UsageError(f"there is no compiler '{command}'", "give a command, such as 'gcc'")
+            raise UsageError(
+                f"there is no compiler '{command}'", "give a command, such as `cc='gcc'`"
+            )
         return Toolchain(words, _archiver(words))
     if platform.machine() == machine and shutil.which("cc") and shutil.which("ar"):
         return Toolchain(("cc",), ("ar",))
@@ -75,8 +86,10 @@ def _run(command: Sequence[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise MissingDependency(f"cannot run {command[0]}: {error.strerror}", "install it") from error
+        raise MissingDependency(
+            f"cannot run {command[0]}: {error.strerror}", "install it"
+        ) from error
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or ["it says nothing"]
         first = next((line for line in said if "error" in line), said[0])
-        raise OutputError(f"{command[0]} failed: {first}", "try another compiler: --cc COMMAND")
+        raise OutputError(f"{command[0]} failed: {first}", "try another compiler with `cc`")

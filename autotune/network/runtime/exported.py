@@ -37,7 +37,7 @@ class _Options(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class LibraryPort:
     """An input or output: its shapes in all variants; `is_fixed`: they are one."""
 
     name: str
@@ -60,7 +60,8 @@ class ExportedModel:
             text = self._function(f"{name}_signature", ctypes.c_char_p)()
         except (OSError, AttributeError) as error:
             raise ArtifactError(
-                f"'{path}' is no library written by autotune: {error}", "give a libNAME.so of export"
+                f"'{path}' is no library written by autotune: {error}",
+                "give a libNAME.so of export",
             ) from error
         self.signature: dict[str, Any] = json.loads(text)
         self._error = self._function(f"{name}_strerror", ctypes.c_char_p, ctypes.c_int)
@@ -124,12 +125,12 @@ class ExportedModel:
             raise ArtifactError(f"'{self.path}': {text}", hint)
 
 
-def _port(data: Mapping[str, Any]) -> Port:
+def _port(data: Mapping[str, Any]) -> LibraryPort:
     shapes = tuple(tuple(shape) for shape in data["shapes"])
-    return Port(data["name"], numpy_dtype(data["dtype"]), shapes, data["fixed"])
+    return LibraryPort(data["name"], numpy_dtype(data["dtype"]), shapes, data["fixed"])
 
 
-def _fitting(port: Port, value: Any) -> Array:
+def _fitting(port: LibraryPort, value: Any) -> Array:
     array = value if isinstance(value, np.ndarray) else as_array(port.name, value)
     if array.dtype != port.dtype:
         raise UsageError(
@@ -139,6 +140,6 @@ def _fitting(port: Port, value: Any) -> Array:
     return np.require(array, requirements=["C", "A"])
 
 
-def _words(port: Port, array: Array) -> tuple[int, ...]:
+def _words(port: LibraryPort, array: Array) -> tuple[int, ...]:
     """Fields of the record of inputs: the address, then the shape where variants differ in it."""
     return (array.ctypes.data, *(() if port.is_fixed else array.shape))

@@ -1,0 +1,44 @@
+"""⑪ `export`: a compiled network as a library of C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.export.library import Exported, write_library
+from autotune.network.export.naming import library_name, require_library_name
+from autotune.network.export.toolchain import toolchain
+from autotune.network.runtime.loading import read_artifact
+
+WEIGHTS = ("embedded", "separate")
+
+
+def export(
+    artifact: Artifact | str | Path,
+    folder: str | Path | None = None,
+    name: str | None = None,
+    weights: str = "embedded",
+    cc: str | None = None,
+) -> Exported:
+    """Write `artifact`, or that of a file, as a library of C that needs libc alone.
+
+    `name`: of the library, which its functions begin with (None: that of the file). `folder`: where
+    libNAME.so, libNAME.a, NAME.h and their companions go, NAME by default; other files there stay.
+    `weights`: "embedded", or "separate" in a file that processes map and share. `cc`: a compiler of
+    C as a command (None: `cc`, else that of the package ziglang).
+
+    Raises ArtifactError for a network of which ONNX Runtime computes a part, MissingDependency
+    without a compiler, OutputError where something cannot be compiled or written, UsageError for a
+    name that C has not.
+    """
+    if weights not in WEIGHTS:
+        raise UsageError(f"weights cannot be '{weights}'", f"use one of {', '.join(WEIGHTS)}")
+    if isinstance(artifact, Artifact):
+        found, stem = artifact, artifact.name
+    else:
+        found, stem = read_artifact(artifact), Path(artifact).stem
+    name = name or library_name(stem)
+    require_library_name(name)
+    tools = toolchain(cc, found.image.machine)
+    return write_library(found, name, Path(folder or name), tools, weights == "separate")
