@@ -174,7 +174,7 @@ def test_header_and_example_are_clean_in_c_and_cpp(library: Path, tmp_path: Path
     cc = tools().cc
     header, example = library / "text.h", library / "example.c"
     subprocess.run([*cc, "-std=c99", *STRICT, "-fsyntax-only", example, f"-I{library}"], check=True)
-    cpp = ["-std=c++17", *STRICT, "-fsyntax-only", "-x", "c++", header]
+    cpp = ["-std=c++17", *STRICT, "-fsyntax-only", "-x", "c++", str(header)]
     subprocess.run([*cc, *cpp], check=True)
     for end in (["-L.", "-ltext", "-Wl,-rpath,."], ["libtext.a", "-lpthread"]):
         program = tmp_path / "program"

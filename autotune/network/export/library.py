@@ -70,7 +70,7 @@ def _built(
 ) -> list[Path]:
     """All files of the library, in `work`."""
     artifact, name = interface.artifact, interface.name
-    constants = memoryview(artifact.constants)
+    constants = artifact.constants.data
     digest = hashlib.sha256(constants).digest()
     (work / IMAGE_FILE).write_bytes(artifact.image.data)
     weights = work / f"{name}.weights"
