@@ -11,6 +11,7 @@ import pytest
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce, mul
+from tests.forking import Cli, ForkServer
 from tests.targets import CPUS, take_for
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -76,6 +77,14 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def cli(_cache_of_its_own: None) -> Iterator[Cli]:
+    """`cli("tasks", path)` runs the real command in a fork of a process that has imported it."""
+    server = ForkServer()
+    yield server.run
+    server.close()
 
 
 @pytest.fixture

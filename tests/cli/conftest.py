@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.forking import Cli
+
 sys.path.insert(0, str(Path(__file__).parent))  # for `kills`
 
 
@@ -22,42 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"cli", "tuned", "artifact"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a process left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Outcome]
-
-
-def environment() -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE")}
-    return kept | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-
-
-@pytest.fixture(scope="session")
-def cli() -> Cli:
-    """`cli("tasks", path)` runs the real command in a real process."""
-
-    def call(*arguments: object, cwd: Path | None = None, **env: str) -> Outcome:
-        done = subprocess.run(
-            [sys.executable, "-m", "autotune", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            cwd=cwd,
-            env=environment() | env,
-            timeout=120,
-            check=False,
-        )
-        return Outcome(done.returncode, done.stdout, done.stderr)
-
-    return call
 
 
 def mlp(seed: int = 0, batch: int | str = 4) -> onnx.ModelProto:

@@ -6,8 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -19,16 +19,7 @@ from autotune.cli.main import run
 from autotune.network import load
 from autotune.network.runtime.loading import read_artifact
 from autotune.records import Journal, read_log, write_log
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Outcome]
+from tests.forking import Cli, Outcome, in_process
 
 
 @pytest.fixture
@@ -92,8 +83,8 @@ def test_usage_errors(arguments: list[str], text: str, capsys: pytest.CaptureFix
     assert (code, text in err, "hint:" in err) == (2, True, True), err
 
 
-def test_usage_errors_of_a_real_process(cli: Cli) -> None:
-    refused(cli("tune", "none.onnx"), 2, "there is no model file", "hint:")
+def test_usage_errors_of_a_real_process() -> None:
+    refused(in_process("tune", "none.onnx"), 2, "there is no model file", "hint:")
 
 
 def test_help_and_version_are_data(cli: Cli) -> None:
@@ -312,22 +303,11 @@ def test_code_for_another_machine_may_have_more_threads_than_this_one(
     assert 1 <= load(tmp_path / "x.atn").n_threads < 64
 
 
-FEWER_CORES = """
-import os, sys
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-os.execv(sys.executable, [sys.executable, "-m", "autotune", *sys.argv[1:]])
-"""
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_log_is_used_where_fewer_cores_are_allowed(
     cli: Cli, tuned: Path, model: Path, tmp_path: Path
 ) -> None:
-    def on_one_core(*arguments: object) -> Outcome:
-        command = [sys.executable, "-c", FEWER_CORES, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        return Outcome(done.returncode, done.stdout, done.stderr)
-
+    on_one_core = partial(cli, cpus={min(os.sched_getaffinity(0))})
     log = tmp_path / "copy.jsonl"
     shutil.copy(tuned, log)
     compiled = on_one_core("compile", model, "--log", log, "-o", tmp_path / "x.atn")

@@ -10,8 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +22,9 @@ from autotune.cli.main import run
 from autotune.errors import LogLost
 from autotune.files import require_place
 from autotune.records import Journal, read_log
+from tests.forking import Cli, Outcome
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Outcome]
 
 
 @pytest.fixture
