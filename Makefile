@@ -16,6 +16,9 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
+# Tests start Python hundreds of times: what is compiled once is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help tune test test-untimed test-timing test-all test-targets test-fast soak lint format types docs bench golden clean
 
