@@ -4,35 +4,57 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
+import onnx.parser
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import autotune
 from autotune.errors import ArtifactError, UsageError
 from autotune.network.artifact.artifact import BatchSplit
 from autotune.network.runtime.loading import read_artifact
 from autotune.network.runtime.runtime import Model, random_inputs
+from tests.forking import Cli
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.test_network_variants import encoder
 
 LENGTH = 16
+WORDS = """
+<ir_version: 8, opset_import: ["" : 18]>
+g (int64[batch,sequence] ids, int64[batch,sequence] mask) => (float[batch,sequence,128] y)
+<int64[1] last = {2}, int64[1] middle = {1}>
+{
+  word = Gather (words, ids)
+  number = Cast <to = 1> (mask)
+  column = Unsqueeze (number, last)
+  kept = Mul (word, column)
+  product = MatMul (kept, weights)
+  mean = ReduceMean (product, middle)
+  y = Sub (product, mean)
+}
+"""
+
+
+def words(path: Path) -> Path:
+    """Two inputs, a product, and a mean over the words of a sample."""
+    proto, rng = onnx.parser.parse_model(WORDS), np.random.default_rng(0)
+    for name, n_rows in {"words": 500, "weights": 128}.items():
+        rows = rng.standard_normal((n_rows, 128), np.float32) / 8
+        proto.graph.initializer.append(numpy_helper.from_array(rows, name))
+    onnx.save(proto, path)
+    return path
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """Compiled by the command line for batches of 1 and 4, and any by these."""
     folder = tmp_path_factory.mktemp("blocks")
-    path = encoder(folder / "encoder.onnx")
+    path = words(folder / "words.onnx")
     options = ["--dim", "batch=1,4", "--dim", f"sequence={LENGTH}", "--split", "batch"]
-    command = [sys.executable, "-m", "autotune", "compile", str(path), *options]
-    done = subprocess.run([*command, "-o", folder / "e.atn"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = cli("compile", path, *options, "-o", folder / "e.atn")
+    assert done.code == 0, done.err
     return autotune.load(folder / "e.atn")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from autotune.network.compile.sharing import Option, SharedWeights, prefer_share
 from autotune.network.runtime.loading import read_artifact
 from autotune.network.runtime.runtime import Model
 from tests.cli.conftest import mlp
+from tests.forking import Cli
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import N, image_of, launches, reversing
 
@@ -89,17 +88,15 @@ def feeds(batch: int, length: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """encoder.onnx, and all.atn, which the command has compiled of it for all `LENGTHS`."""
     path = tmp_path_factory.mktemp("variants")
     model = encoder(path / "encoder.onnx")
-    command = [sys.executable, "-m", "autotune", "compile", str(model), "-o", "all.atn"]
+    command = ["compile", model, "-o", "all.atn", "--threads", 1]
     command += ["--dim", "batch=1", "--dim", f"sequence={','.join(map(str, LENGTHS))}"]
-    done = subprocess.run(
-        [*command, "--threads", "1"], cwd=path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 variants" in done.stderr
+    done = cli(*command, cwd=path)
+    assert done.code == 0, done.err
+    assert "2 variants" in done.err
     return path
 
 
