@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping
 
 from autotune.errors import UsageError
 
@@ -58,6 +59,16 @@ def format_bytes(n_bytes: float) -> str:
 def format_flops(flops: float) -> str:
     """A count of floating-point operations: `231.2 MFLOP`."""
     return _prefixed(flops, 1000, ("FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+
+
+def format_shape(shape: Iterable[int]) -> str:
+    """`1x16`, or `scalar`."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def format_shapes(shapes: Mapping[str, Iterable[int]]) -> str:
+    """`ids 1x16, mask 1x16`."""
+    return ", ".join(f"{name} {format_shape(shape)}" for name, shape in shapes.items())
 
 
 def gflops(flops: float, seconds: float | None) -> float | None:

@@ -131,11 +131,6 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     return Bound(model, found, source.fallback, files)
 
 
-def variant_text(shapes: Shapes) -> str:
-    """`ids 1x16, mask 1x16`."""
-    return ", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in shapes.items())
-
-
 def _shares(name: str, values: Values) -> list[tuple[int, float]]:
     """Extents of a dimension with their shares, which add up to 1."""
     if isinstance(values, int):

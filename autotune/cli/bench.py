@@ -12,7 +12,7 @@ from autotune.cli.models import say_random_weights
 from autotune.cli.options import DURATION, FILE, THREADS, Names, format_option
 from autotune.config import AUTO
 from autotune.errors import UsageError
-from autotune.units import format_seconds
+from autotune.units import format_seconds, format_shapes
 
 if TYPE_CHECKING:
     from autotune.network.bench.bench import BenchResult
@@ -87,7 +87,7 @@ def command(
     results: list[BenchResult | CallersResult | NetworkProfile] = []
     for variant in compiled.variants:
         if len(compiled.variants) > 1 and style == "text":
-            put(f"{_shapes_text(variant)}:")
+            put(f"{format_shapes({end.name: end.shape for end in variant.input_info})}:")
         if per_task:
             results.append(_profile(variant, log_path, time_s))
         elif callers is not None:
@@ -108,12 +108,6 @@ def _products_text(precision: str) -> str:
     if precision == AUTO:
         return "some products in float32, some in half precision"
     return f"products in {precision}"
-
-
-def _shapes_text(model: Model) -> str:
-    """`ids 1x16, mask 1x16`."""
-    shapes = ((end.name, "x".join(map(str, end.shape)) or "scalar") for end in model.input_info)
-    return ", ".join(f"{name} {shape}" for name, shape in shapes)
 
 
 def _put_text(result: BenchResult | CallersResult | NetworkProfile, style: str) -> None:

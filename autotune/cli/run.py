@@ -14,6 +14,7 @@ from autotune.cli.console import columns, debug_option, put, put_path, say, say_
 from autotune.cli.models import say_random_weights
 from autotune.cli.options import FILE, NAMED_FILE, THREADS
 from autotune.files import require_place
+from autotune.units import format_shape
 
 if TYPE_CHECKING:
     from autotune.network.runtime.runtime import Model
@@ -71,7 +72,7 @@ def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
 
 def _row(item: tuple[str, NDArray[Any]]) -> tuple[str, ...]:
     name, array = item
-    shape = "x".join(map(str, array.shape)) or "scalar"
+    shape = format_shape(array.shape)
     if array.dtype == object:
         return name, shape, "string", "", "", ""
     wide = array if array.dtype.itemsize > 2 else array.astype(np.float32)

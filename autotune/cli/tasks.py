@@ -24,7 +24,7 @@ from autotune.cli.passes import Look, look_options, show_passes
 from autotune.codec import to_json
 from autotune.config import AUTO, plain_precision
 from autotune.errors import UsageError
-from autotune.units import format_duration, format_flops
+from autotune.units import format_duration, format_flops, format_shapes
 
 if TYPE_CHECKING:
     from autotune.api.bindings import Variant
@@ -111,14 +111,13 @@ def task_texts(
 
     `others`: the networks in other precisions, which have tables of their own.
     """
-    from autotune.api.bindings import variant_text
 
     ids = _ids(_in_order(networks, others))
     tables = []
     for several in (networks, *others):
         kind = [_precision_text(several[0])] if others else []
         for network, variant in zip(several, variants, strict=True):
-            shape = f"{variant_text(variant.shapes)}: {100 * variant.share:.3g} % of inferences"
+            shape = f"{format_shapes(variant.shapes)}: {100 * variant.share:.3g} % of inferences"
             head = ", ".join([*kind, *([shape] if len(networks) > 1 else [])])
             tables.append(
                 f"{head}\n{_task_text(network, ids)}" if head else _task_text(network, ids)

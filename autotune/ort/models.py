@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.api.bindings import variant_text
 from autotune.cache import FileStore
 from autotune.errors import UsageError
 from autotune.graph.reader.interface import Interface, ModelPort
@@ -31,6 +30,7 @@ from autotune.ort.cached import fitting_artifact
 from autotune.ort.logs import names_shapes
 from autotune.ort.request import SessionRequest
 from autotune.ort.room import Room
+from autotune.units import format_shapes
 
 Key: TypeAlias = "tuple[tuple[int, ...], ...]"
 """Shapes of the open inputs, in their order."""
@@ -97,7 +97,7 @@ class ModelsByShape:
             found = self._models.get(key)
             if found is not None:
                 return found
-            LOGGER.info("compiling %s for %s", self._request.name, variant_text(shapes))
+            LOGGER.info("compiling %s for %s", self._request.name, format_shapes(shapes))
             model = self._at_shapes(shapes, example)
             self._models[key] = model
             self._extra[key] = next(self._calls)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.units import format_shapes
+
 if TYPE_CHECKING:
     from autotune.ort.programs import Programs
 
@@ -92,7 +94,7 @@ def status_of(programs: Programs) -> SessionStatus:
 
 
 def _text(shape: ShapeStatus) -> str:
-    extents = ", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in shape.shapes.items())
+    extents = format_shapes(shape.shapes)
     values = "".join(f", {name} = {value}" for name, value in shape.values.items())
     ratio = "" if shape.ratio is None else f", {shape.ratio:.2f} x ONNX Runtime's time"
     if shape.ratio is not None and shape.ratio > 1.0 and shape.state == "compiled":

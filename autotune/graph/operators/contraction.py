@@ -31,12 +31,12 @@ from autotune.graph.operators.definition import (
     optional,
     product_of,
     repeats_along,
-    shape_text,
     tensor,
     typed,
 )
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Axis, Expr, Reduce, Tensor, idx, mul
+from autotune.units import format_shape
 
 
 def _matmul(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -98,7 +98,7 @@ def _check_addend(rw: Rewriter) -> str:
     addend = rw.types[name].shape if name else ()
     if len(rw.node.inputs) < 3 or repeats_along(addend, out):
         return ""
-    return f"an operand of {shape_text(addend)} for a result of {shape_text(out)}"
+    return f"an operand of {format_shape(addend)} for a result of {format_shape(out)}"
 
 
 def row_length(given: Sequence[Array]) -> int:

@@ -32,13 +32,13 @@ from autotune.graph.operators.definition import (
     biased,
     optional,
     product_of,
-    shape_text,
     tensor,
     typed,
 )
 from autotune.graph.operators.windows import Window, check_window, space_axes
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Axis, Reduce, Tensor
+from autotune.units import format_shape
 
 
 def _conv(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -102,7 +102,7 @@ def _check_bias(rw: Rewriter) -> str:
     if len(rw.node.inputs) < 3 or not rw.node.inputs[2]:
         return ""
     bias = rw.kind(2).shape
-    return "" if bias == (channels,) else f"a bias of {shape_text(bias)} for {channels} channels"
+    return "" if bias == (channels,) else f"a bias of {format_shape(bias)} for {channels} channels"
 
 
 def _stated_type(rw: Rewriter) -> Types:

@@ -122,11 +122,6 @@ def repeats_along(small: Shape, large: Shape) -> bool:
     return len(small) <= len(large) and all(fits)
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """`2x3x4`, or `scalar`."""
-    return "x".join(map(str, shape)) or "scalar"
-
-
 def read(operand: Operand, axes: Sequence[Axis]) -> Expr:
     """The element of `operand` at `axes`, dimensions aligned at the end and 1s repeated."""
     if isinstance(operand, Const):

@@ -34,7 +34,6 @@ from autotune.graph.operators.definition import (
     literal,
     read,
     repeats_along,
-    shape_text,
     typed,
 )
 from autotune.graph.rewriter import Rewriter
@@ -53,6 +52,7 @@ from autotune.te.expr import (
     minimum,
     select,
 )
+from autotune.units import format_shape
 
 ZERO, ONE = f32(0.0), f32(1.0)
 FALSE = Const(False, BOOL)
@@ -265,7 +265,7 @@ def _check_slope(rw: Rewriter) -> str:
     slope, out = (rw.types[name].shape for name in (rw.node.inputs[1], rw.node.output))
     if repeats_along(slope, out):
         return ""
-    return f"an operand of {shape_text(slope)} for a result of {shape_text(out)}"
+    return f"an operand of {format_shape(slope)} for a result of {format_shape(out)}"
 
 
 # --- the table --------------------------------------------------------------------------------

@@ -19,13 +19,13 @@ from autotune.graph.operators.definition import (
     Trait,
     axes_of,
     inside,
-    shape_text,
     tensor,
     typed,
 )
 from autotune.graph.operators.movement import taken_from
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import INDEX, Expr, Tensor, cast, idx, select
+from autotune.units import format_shape
 
 
 def chosen(index: Expr, extent: int) -> Expr:
@@ -143,7 +143,7 @@ def check_indices(rw: Rewriter, axis: int | None = None) -> str:
     else:
         extents = np.array(shape[rw.attr("axis", 0) if axis is None else axis])
     outside = (index < -extents) | (index >= extents)
-    return f"index {index[outside][0]} outside of {shape_text(shape)}" if outside.any() else ""
+    return f"index {index[outside][0]} outside of {format_shape(shape)}" if outside.any() else ""
 
 
 def extents_along(node: Node, shape: Shape, index: Shape) -> Shape:

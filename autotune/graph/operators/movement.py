@@ -22,7 +22,6 @@ from autotune.graph.operators.definition import (
     axes_of,
     inside,
     read,
-    shape_text,
     tensor,
     typed,
 )
@@ -38,6 +37,7 @@ from autotune.te.expr import (
     minimum,
     select,
 )
+from autotune.units import format_shape
 
 
 def _transpose(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -277,7 +277,7 @@ def _check_reshape(rw: Rewriter) -> str:
     before, after = rw.kind(0).shape, rw.type.shape
     if min(after, default=0) < 0 or math.prod(before) == math.prod(after):
         return ""
-    return f"{shape_text(before)} has not as many elements as {shape_text(after)}"
+    return f"{format_shape(before)} has not as many elements as {format_shape(after)}"
 
 
 def _moved_type(rw: Rewriter) -> Types:

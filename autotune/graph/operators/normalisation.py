@@ -21,7 +21,6 @@ from autotune.graph.operators.definition import (
     optional,
     read,
     repeats_along,
-    shape_text,
     tensor,
     typed,
 )
@@ -37,6 +36,7 @@ from autotune.te.expr import (
     f32,
     select,
 )
+from autotune.units import format_shape
 
 
 def _softmax(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -166,7 +166,7 @@ def _check_channels(rw: Rewriter) -> str:
     """Scale and bias have an element for every channel."""
     x, *rest = (rw.types[n].shape if n else () for n in rw.node.inputs)
     wrong = [s for n, s in zip(rw.node.inputs[1:], rest, strict=True) if n and s != (x[1],)]
-    return f"a parameter of {shape_text(wrong[0])} for {x[1]} channels" if wrong else ""
+    return f"a parameter of {format_shape(wrong[0])} for {x[1]} channels" if wrong else ""
 
 
 def _check_rows(rw: Rewriter) -> str:
@@ -177,7 +177,7 @@ def _check_rows(rw: Rewriter) -> str:
     wrong = [s for n, s in pairs if n and not repeats_along(s, rows)]
     if not wrong:
         return ""
-    return f"a parameter of {shape_text(wrong[0])} for rows of {shape_text(rows)}"
+    return f"a parameter of {format_shape(wrong[0])} for rows of {format_shape(rows)}"
 
 
 def _check_size(rw: Rewriter) -> str:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from autotune.errors import ModelError
+from autotune.units import format_shape
 
 Array = NDArray[Any]
 
@@ -20,10 +21,9 @@ def array_of(tensor: TensorProto, what: str = "constant") -> Array:
     try:
         value: Array = numpy_helper.to_array(tensor)
     except Exception as error:  # whatever data a file may hold
-        shape = "x".join(map(str, tensor.dims)) or "scalar"
         reason = " ".join(str(error).split())[:120]
         raise ModelError(
-            f"{what} '{tensor.name}' of shape {shape} cannot be read: {reason}",
+            f"{what} '{tensor.name}' of shape {format_shape(tensor.dims)} cannot be read: {reason}",
             "export the model again; external data must lie beside the file",
         ) from error
     return value
