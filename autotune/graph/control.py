@@ -32,7 +32,7 @@ from autotune.graph.constant_values import MOST_ELEMENTS
 from autotune.graph.cuts import Control, Cut
 from autotune.graph.ir import Array, TensorType
 from autotune.graph.network import Port
-from autotune.graph.reader.node_order import names_read
+from autotune.graph.reader.node_order import bodies, names_read
 from autotune.graph.reader.onnx_nodes import type_of, value_info
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.reader.survey import DeclaredTypes, Survey
@@ -266,7 +266,7 @@ def _captured(graph: GraphProto) -> list[str]:
 
 
 def _made_inside(node: NodeProto) -> Iterable[str]:
-    for body in (a.g for a in node.attribute if a.HasField("g")):
+    for body in bodies(node):
         yield from (v.name for v in body.input)
         yield from (t.name for t in body.initializer)
         for inner in body.node:

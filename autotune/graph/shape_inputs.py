@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from autotune.graph.reader.node_order import bodies
 
 _OPERANDS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow", "ConstantOfShape"), (0,)),
@@ -93,7 +95,7 @@ def _decisions(graph: GraphProto, reached: dict[str, frozenset[str]]) -> Iterato
             if slot < len(node.input):
                 yield reached.get(node.input[slot], frozenset())
         origins = _origins(node, reached)
-        for body in _bodies(node):
+        for body in bodies(node):
             inner = {**reached, **{value.name: origins for value in body.input}}
             yield from _decisions(body, inner)
             origins |= frozenset().union(*(inner.get(o.name, frozenset()) for o in body.output))
@@ -104,10 +106,6 @@ def _decisions(graph: GraphProto, reached: dict[str, frozenset[str]]) -> Iterato
 
 def _origins(node: NodeProto, reached: Mapping[str, frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*(reached.get(name, frozenset()) for name in node.input))
-
-
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    return (a.g for a in node.attribute if a.type == AttributeProto.GRAPH)
 
 
 def _is_small(value: ValueInfoProto) -> bool:

@@ -1,4 +1,4 @@
-"""① Nodes of an ONNX file in topological order, which some exporters do not keep."""
+"""① Nodes of an ONNX file, and their topological order, which some exporters do not keep."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from heapq import heapify, heappop, heappush
 from onnx import GraphProto, NodeProto
 
 from autotune.graph.reader.random_weights import replace_all
+
+
+def bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """The subgraphs of a node: branches, or the body of a loop."""
+    return (a.g for a in node.attribute if a.HasField("g"))
+
+
+def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """The nodes of a graph and of its subgraphs."""
+    for node in graph.node:
+        yield node
+        for body in bodies(node):
+            yield from all_nodes(body)
 
 
 def names_read(graph: GraphProto) -> Iterator[str]:
@@ -28,7 +41,7 @@ def put_in_order(graph: GraphProto) -> None:
 
     Other nodes keep their order, and all do where there is a cycle: the checker names it.
     """
-    for body in (a.g for n in graph.node for a in n.attribute if a.HasField("g")):
+    for body in (b for n in graph.node for b in bodies(n)):
         put_in_order(body)
     makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     needed = [{makers[n] for n in names_read_by(node) if n in makers} for node in graph.node]

@@ -40,7 +40,7 @@ from autotune.graph.constant_values import Constants
 from autotune.graph.ir import OPSET
 from autotune.graph.reader.constant_inputs import bind_constants, fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes, is_tensor, require_static, shapes_at
-from autotune.graph.reader.node_order import names_read, put_in_order
+from autotune.graph.reader.node_order import bodies, names_read, put_in_order
 from autotune.graph.reader.opsets import opset_of, require_known_versions, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
 from autotune.graph.reader.tensors import Array, array_of
@@ -409,7 +409,7 @@ def _declare(model: ModelProto, weights: dict[str, Array]) -> None:
 
 def _make_outputs(node: NodeProto) -> None:
     """Copy outputs of branches that are outer tensors: the checker does not accept those."""
-    for body in (a.g for a in node.attribute if a.HasField("g")):
+    for body in bodies(node):
         for inner in body.node:
             _make_outputs(inner)
         made = {o for n in body.node for o in n.output}
@@ -430,7 +430,7 @@ def _set_superseded_apart(nodes: Iterable[NodeProto], opset: int) -> bool:
         schema = schema_of(node.op_type, opset) if node.domain in ("", "ai.onnx") else None
         if schema is not None and schema.deprecated and is_converted(node.op_type, opset):
             node.domain, found = _SUPERSEDED, True
-        for body in (a.g for a in node.attribute if a.HasField("g")):
+        for body in bodies(node):
             found |= _set_superseded_apart(body.node, opset)
     return found
 

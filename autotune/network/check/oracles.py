@@ -26,6 +26,7 @@ from autotune.errors import MissingDependency, ModelError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.constant_inputs import fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes
+from autotune.graph.reader.node_order import all_nodes
 from autotune.graph.reader.onnx_reader import bind_inputs, prepare_model, read_file
 from autotune.graph.reader.opsets import opset_of
 from autotune.network.check.definitions import DEFINITIONS
@@ -207,19 +208,11 @@ def _same(expected: ModelProto, model: ModelProto, run: Runner) -> Runner:
 def _misread(model: ModelProto) -> Iterator[str]:
     opset = opset_of(model.opset_import)
     for graph in (model.graph, *model.functions):
-        for node in _nodes(graph):
+        for node in all_nodes(graph):
             if opset < _MISREAD.get(node.op_type, 0):
                 yield node.op_type
             elif node.op_type in _POOLS and _is_dilated(node):
                 yield f"{node.op_type} with SAME_LOWER and dilations"
-
-
-def _nodes(graph: Any) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        bodies = (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH)
-        for body in bodies:
-            yield from _nodes(body)
 
 
 def _is_dilated(node: NodeProto) -> bool:

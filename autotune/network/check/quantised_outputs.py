@@ -9,14 +9,15 @@ right implementations differ by one step in a few elements: that is no error of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from autotune.graph.operators.block_quantised import LEVEL_OF_BYTES
+from autotune.graph.reader.node_order import all_nodes
 
 Array = NDArray[Any]
 
@@ -43,7 +44,7 @@ _SAME = 0.01
 
 def is_quantised(model: ModelProto) -> bool:
     """Whether something in `model` is rounded to steps while it is computed."""
-    return any(map(_rounds, _nodes(model.graph)))
+    return any(map(_rounds, all_nodes(model.graph)))
 
 
 def _rounds(node: NodeProto) -> bool:
@@ -106,11 +107,3 @@ def is_within_a_step(actual: Array, expected: Array, step: float) -> bool:
     apart = np.abs(ours - theirs) / step
     n_off = int(np.count_nonzero(apart > _SAME))
     return float(apart.max(initial=0.0)) <= 1 + _SAME and n_off <= max(1, MOST_SHARE * apart.size)
-
-
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _nodes(attribute.g)

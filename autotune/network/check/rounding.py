@@ -14,13 +14,14 @@ would make a size one less.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from autotune.dtypes import DTYPES
+from autotune.graph.reader.node_order import all_nodes, bodies
 from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
 from autotune.graph.reader.opsets import opset_of
 from autotune.graph.reader.random_weights import replace_all
@@ -87,10 +88,8 @@ class _Noise:
             varies = node.op_type not in _SHAPES_ONLY and bool(set(_reads(node)) & varying)
             if varies:
                 varying.update(node.output)
-            for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    body = attribute.g
-                    self.add_to(body, types, varying | {i.name for i in body.input})
+            for body in bodies(node):
+                self.add_to(body, types, varying | {i.name for i in body.input})
             nodes.append(node)
             if varies or any(_is_weight(a.t) for a in node.attribute if a.name == "value"):
                 nodes += self._after(node, types)
@@ -174,25 +173,14 @@ def _types(graph: GraphProto) -> Iterator[tuple[str, int]]:
 
 
 def _exact(graph: GraphProto) -> Iterator[str]:
-    for node in _nodes(graph):
+    for node in all_nodes(graph):
         slots = _EXACT.get(node.op_type, ())
         yield from (node.input[slot] for slot in slots if slot < len(node.input))
-
-
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in _bodies(node):
-            yield from _nodes(body)
-
-
-def _bodies(node: NodeProto) -> Iterable[GraphProto]:
-    return (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH)
 
 
 def _reads(node: NodeProto) -> Iterator[str]:
     """Inputs of a node and of the graphs inside it."""
     yield from node.input
-    for body in _bodies(node):
+    for body in bodies(node):
         for inner in body.node:
             yield from _reads(inner)
