@@ -62,7 +62,7 @@ def _type(rw: Rewriter) -> Types:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "BitShift": of_formula(_shift, typing=typed(before=_check_direction)),
+    "BitShift": of_formula(_shift, before=_check_direction),
     **{
         op: of_formula(lambda attrs, a, b, name=name: binary(name, a, b))
         for op, name in _OPERATIONS.items()

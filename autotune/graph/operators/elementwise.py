@@ -20,6 +20,7 @@ from autotune.graph.operators.definition import (
     FLOATS,
     NO_TRAITS,
     Attrs,
+    Check,
     Formula,
     Fusion,
     Layout,
@@ -48,6 +49,7 @@ from autotune.te.expr import (
     compare,
     dtype_of,
     f32,
+    idx,
     maximum,
     minimum,
     select,
@@ -256,10 +258,6 @@ def _inverse(rw: Rewriter) -> None:
         rw.result(op, rw.input(0), rw.array(inverse))
 
 
-def _cast_type(rw: Rewriter) -> Types:
-    return [TensorType(rw.kind(0).shape, dtype_named(rw.node.attrs["to"]))]
-
-
 def _check_slope(rw: Rewriter) -> str:
     """The slope repeats along the result, which it does not widen."""
     slope, out = (rw.types[name].shape for name in (rw.node.inputs[1], rw.node.output))
@@ -278,16 +276,30 @@ def _define(formula: Formula, scope: Scope, node: Node, operands: Operands, shap
     return scope.compute(node.op.lower(), axes, formula(node.attrs, *elements))
 
 
+def _type(formula: Formula, rw: Rewriter) -> Types:
+    """Operands broadcast, elements of the type that the formula gives."""
+    kinds = [rw.types[name] if name else None for name in rw.node.inputs]
+    elements = [None if k is None else Tensor("x", (1,), k.dtype)[idx(0)] for k in kinds]
+    shape = np.broadcast_shapes(*(kind.shape for kind in kinds if kind is not None))
+    return [TensorType(shape, dtype_of(formula(rw.node.attrs, *elements)))]
+
+
 def of_formula(
-    formula: Formula, traits: Trait = NO_TRAITS, literals: bool = True, **fields: Any
+    formula: Formula,
+    traits: Trait = NO_TRAITS,
+    literals: bool = True,
+    after: Check | None = None,
+    before: Check | None = None,
+    **fields: Any,
 ) -> Operator:
-    """The record of an elementwise operator."""
+    """The record of an elementwise operator; `after`, `before`: see `typed`."""
     return Operator(
         define=partial(_define, formula),
         formula=formula,
         fusion=Fusion.ELEMENTWISE,
         traits=traits | Trait.LITERALS if literals else traits,
         layout=Layout.ELEMENTWISE,
+        typing=typed(after, before=before, fallback=partial(_type, formula)),
         **fields,
     )
 
@@ -355,18 +367,17 @@ OPERATORS: Mapping[str, Operator] = {
     "Relu": of_formula(_relu, traits=Trait.CHEAP),
     "Clip": of_formula(_clip, traits=Trait.CHEAP | Trait.KEEPS_RANGE),
     "LeakyRelu": of_formula(_leaky, dtypes=FLOATS, traits=Trait.CHEAP),
-    "PRelu": of_formula(_prelu, dtypes=FLOATS, typing=typed(_check_slope)),
+    "PRelu": of_formula(_prelu, dtypes=FLOATS, after=_check_slope),
     "Sign": of_formula(_sign),
     "Identity": of_formula(
         lambda attrs, x: x, traits=Trait.KEEPS_RANGE, is_identity=lambda rw: True, fold=_known
     ),
     "Dropout": Operator(is_identity=_is_inference),
     "Cast": of_formula(
-        lambda attrs, x: cast(attrs["to"], x),
+        lambda attrs, x: cast(dtype_named(attrs["to"]), x),
         traits=Trait.KEEPS_RANGE | Trait.WIDENS,
         canonical=_cast,
         is_identity=_is_same_type,
-        typing=typed(fallback=_cast_type),
     ),
     "Where": of_formula(lambda attrs, cond, a, b: select(cond, a, b), traits=Trait.KEEPS_RANGE),
     "IsNaN": of_formula(lambda attrs, x: compare("ne", x, x)),
