@@ -171,25 +171,12 @@ class Editor:
         """Number of uses of a tensor: operands of nodes and outputs of the graph."""
         self.derived: dict[tuple[str, Callable[[Array], Array | None]], str] = {}
         """Constants that are computed of others, by these and the function; "": there is none."""
-        self._alias: dict[str, str] = {}
         self._used: dict[str, int] = {}
 
     @cached_property
     def readers(self) -> dict[str, list[Node]]:
         """Readers of every tensor of the original graph, one entry per use."""
         return self.graph.consumers()
-
-    def resolve(self, name: str) -> str:
-        """The tensor that replaces `name`."""
-        while name in self._alias:
-            name = self._alias[name]
-        return name
-
-    def updated(self, node: Node) -> Node:
-        """`node` with its inputs resolved."""
-        if self._alias.keys().isdisjoint(node.inputs):
-            return node
-        return replace(node, inputs=tuple(self.resolve(name) for name in node.inputs))
 
     def emit(self, node: Node) -> None:
         """Append a node whose output types are known."""
@@ -204,15 +191,6 @@ class Editor:
         """The value of a result (of `shape`, where it is stated), where it is computed as soon as
         a node is written."""
         return None
-
-    def alias(self, name: str, target: str) -> None:
-        """Let every later reader of `name` read `target`."""
-        self._alias[name] = self.resolve(target)
-
-    def forget(self, name: str) -> None:
-        """Make a tensor one of which nothing is known."""
-        for known in (self._alias, self.constants, self.types):
-            known.pop(name, None)
 
     def new(self, stem: str, shape: Iterable[int], dtype: str = "float32") -> str:
         """Declare a tensor with an unused name that begins with `stem`."""
@@ -240,21 +218,25 @@ class Editor:
         self.types[name] = TensorType(value.shape, str(value.dtype))
 
     def build(self) -> Graph:
-        """The new graph. A graph output that became an alias or a constant gets an Identity."""
+        """The new graph. A graph output that became a constant gets an Identity."""
         made = set(self.graph.inputs) | {o for n in self.nodes for o in n.outputs}
         for name in self.graph.outputs:
-            if name not in made or name in self._alias:
-                source = self.resolve(name)
-                if source == name:
-                    if name not in self.constants:
-                        raise ModelError(f"no node makes output '{name}'", "export it again")
-                    source = self.constant(f"{name}.value", self.constants.pop(name))
-                    self._alias[name] = source
-                    self.nodes = [self.updated(node) for node in self.nodes]
+            if name not in made:
+                if name not in self.constants:
+                    raise ModelError(f"no node makes output '{name}'", "export it again")
+                source = self.constant(f"{name}.value", self.constants.pop(name))
+                self.nodes = [reading(node, {name: source}) for node in self.nodes]
                 self.nodes.append(Node(name, "Identity", (source,), (name,)))
         return replace(
             self.graph, nodes=tuple(self.nodes), constants=self.constants, types=self.types
         )
+
+
+def reading(node: Node, names: Mapping[str, str]) -> Node:
+    """`node` with operands under other names."""
+    if names.keys().isdisjoint(node.inputs):
+        return node
+    return replace(node, inputs=tuple(names.get(name, name) for name in node.inputs))
 
 
 def float_array(value: Array) -> Array:

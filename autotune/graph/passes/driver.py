@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Editor, Graph, Node, frozen, frozen_attrs
+from autotune.graph.ir import Editor, Graph, Node, frozen, frozen_attrs, reading
 from autotune.graph.operators.definition import Folding, Trait
 from autotune.graph.operators.table import operator_of
 from autotune.graph.passes.typed_editor import TypedEditor
@@ -104,6 +104,8 @@ class _Workspace(TypedEditor):
         super().__init__(graph)
         self._dead: set[int] = set()
         self._outputs = frozenset(graph.outputs)
+        self._alias: dict[str, str] = {}
+        """The tensor that replaces another one."""
         self._alike: dict[Hashable, list[Node]] = {}
         """Emitted nodes by operator and the operands that are no constants."""
 
@@ -115,9 +117,20 @@ class _Workspace(TypedEditor):
             self.alias(node.output, target)
         self._release(node)
 
+    def updated(self, node: Node) -> Node:
+        """`node` as it reads the tensors that replace others."""
+        return reading(node, {n: self._present(n) for n in node.inputs if n in self._alias})
+
     def alias(self, name: str, target: str) -> None:
-        super().alias(name, target)
-        self.uses[self.resolve(target)] += self.uses.pop(name, 0)
+        """Let every later reader of `name` read `target`."""
+        self._alias[name] = self._present(target)
+        self.uses[self._alias[name]] += self.uses.pop(name, 0)
+
+    def _present(self, name: str) -> str:
+        """The tensor that replaces `name`."""
+        while name in self._alias:
+            name = self._alias[name]
+        return name
 
     def emit(self, node: Node) -> None:
         if not any(self.uses[name] for name in node.outputs if name):

@@ -49,9 +49,8 @@ class _Layout:
         """Outputs of nodes that an earlier rewrite covers."""
         self.makers = {node.output: node for node in graph.nodes}
 
-    def run(self, original: Node) -> None:
+    def run(self, node: Node) -> None:
         """Emit what replaces a node, or what stands for one that is refused."""
-        node = self.editor.updated(original)
         self.rw = Rewriter(node, self.editor)
         try:
             with naming(node):
@@ -132,7 +131,7 @@ class _Layout:
 
     def finish(self) -> Graph:
         for name in self.graph.outputs:
-            self.as_first(self.editor.resolve(name))
+            self.as_first(name)
         return self.editor.build()
 
     # --- one method per kind of operator ---
@@ -178,7 +177,7 @@ class _Layout:
         n_columns = self.graph.shape(maker.output)[-1]
         is_row = math.prod(self.graph.shape(maker.output)) == n_columns
         fits = plain and is_row and not maker.attrs.get("trans_a", 0)
-        return self.editor.updated(maker) if fits else None
+        return maker if fits else None
 
     def _is_read_once(self, node: Node) -> bool:
         return self.editor.uses[node.output] == 1 and node.output not in self.graph.outputs

@@ -75,7 +75,7 @@ class ImportEngine:
         """Unfold, fold or emit one node of the file; unsupported ones go to `refusals`."""
         waiting = deque([node])
         while waiting:
-            part = self.editor.updated(waiting.popleft())
+            part = waiting.popleft()
             with self.refusals.of(part):
                 waiting.extendleft(reversed(self._visit(part)))
 

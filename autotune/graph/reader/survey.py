@@ -22,6 +22,7 @@ from autotune.graph.ir import Array, Node, TensorType
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.functions import check_calls
 from autotune.graph.reader.import_engine import ImportEngine
+from autotune.graph.reader.inference import is_static
 from autotune.graph.reader.ml_shapes import ml_types
 from autotune.graph.reader.node_order import names_read
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of, type_of
@@ -154,11 +155,10 @@ class _Surveyor:
         for n, node in enumerate(editor.graph.nodes):
             self._look_at(n, node)
         for name in self.made | set(editor.graph.inputs) | set(editor.graph.constants):
-            source = editor.resolve(name)
-            if source in editor.constants:
-                self.found.constants[name] = editor.constants[source]
-            if source in editor.types and min(editor.types[source].shape, default=0) >= 0:
-                self.found.types[name] = editor.types[source]
+            if name in editor.constants:
+                self.found.constants[name] = editor.constants[name]
+            if is_static(name, editor):
+                self.found.types[name] = editor.types[name]
         return self.found
 
     def _look_at(self, n: int, node: Node) -> None:
@@ -173,12 +173,12 @@ class _Surveyor:
         refused = self.engine.refusals.found[n_refusals:]
         if refused and not reason:
             reason = _reason(node, *refused[0])
-        results = [editor.resolve(o) for o in node.outputs if o]
+        results = [o for o in node.outputs if o]
         reason = reason or next(filter(None, map(self._undecided, results)), "")
         if not reason and results and all(o in editor.constants for o in results):
             self.found.known.add(n)
         elif not reason:
-            names = (*map(editor.resolve, node.inputs), *results)
+            names = (*node.inputs, *results)
             reason = next(filter(None, map(self._foreign, names)), "")
         if reason:
             self._refuse(n, node, n_nodes, reason)
@@ -192,10 +192,7 @@ class _Surveyor:
         bodies = (a.g for a in node.attribute if a.HasField("g"))
         outer = (name for body in bodies for name in names_read(body) if name in self.made)
         for name in (*filter(None, node.input), *outer):
-            source = editor.resolve(name)
-            if source in sequences or name in sequences:
-                continue
-            if source not in editor.types or min(editor.types[source].shape, default=0) < 0:
+            if name not in sequences and not is_static(name, editor):
                 return f"the shape of '{name}' is known only at run time"
         return ""
 
@@ -218,12 +215,13 @@ class _Surveyor:
         self.found.refused[n] = reason
         del editor.nodes[n_nodes:]
         for name in filter(None, node.outputs):
-            editor.forget(name)
+            editor.constants.pop(name, None)
+            editor.types.pop(name, None)
             self.engine.unfold.sequences.pop(name, None)
             kind = self.known.get(name) or self.declared.static(name)
             if kind is not None:
                 editor.types[name] = kind
-        first = editor.types.get(editor.resolve(node.inputs[0])) if node.inputs else None
+        first = editor.types.get(node.inputs[0]) if node.inputs else None
         if first is not None and min(first.shape, default=0) >= 0:
             for name, kind in zip(node.outputs, ml_types(node, first), strict=False):
                 editor.types.setdefault(name, kind)
