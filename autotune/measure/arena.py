@@ -10,7 +10,7 @@ makes results NaN. A result that aliases an operand has no memory of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,8 +18,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from autotune.codegen.memory import ALIGNMENT, aligned
+from autotune.codegen.memory import ALIGNMENT
 from autotune.loopir.nodes import Buffer
+from autotune.measure.executor import Block, local_block
 
 Array = NDArray[Any]
 
@@ -33,10 +34,16 @@ _POISON = np.frombuffer(np.uint32(0x7FE57FDE).tobytes(), np.uint8)
 class Arena:
     """Storage for `buffers`; constants are zero until filled.
 
-    `shared`: an operand and the result that lies in its place, or nothing.
+    `shared`: an operand and the result that lies in its place, or nothing. `allocate`: gives the
+    memory.
     """
 
-    def __init__(self, buffers: Sequence[Buffer], shared: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        buffers: Sequence[Buffer],
+        shared: Sequence[str] = (),
+        allocate: Callable[[int], Block] = local_block,
+    ) -> None:
         self._start: dict[str, int] = {}
         self._buffers = {b.name: b for b in buffers}
         self._apart = [b for b in buffers if b.name not in shared[1:]]
@@ -44,7 +51,8 @@ class Arena:
         for buffer in self._apart:
             self._start[buffer.name] = _align(end + GUARD_BYTES)
             end = self._start[buffer.name] + buffer.n_bytes
-        self._memory = aligned((_align(end + GUARD_BYTES),), "uint8")
+        self._block = allocate(_align(end + GUARD_BYTES))
+        self._memory = self._block.array
         self._guards = self._gaps(end)
         for low, high in self._guards:
             self._memory[low:high] = _poison(low, high)
@@ -57,7 +65,16 @@ class Arena:
 
     def address(self, name: str) -> int:
         """Address of buffer `name`."""
-        return int(self._memory.ctypes.data) + self._start[name]
+        return self._block.address + self._start[name]
+
+    def push(self, name: str | None = None) -> None:
+        """Let code see what was written to buffer `name`, or to all."""
+        begin = self._start[name] if name else 0
+        self._block.push(begin, begin + self._buffers[name].n_bytes if name else None)
+
+    def pull(self) -> None:
+        """See what code has written."""
+        self._block.pull()
 
     def view(self, name: str) -> Array:
         """The elements of buffer `name`, in the shape of its tensor."""

@@ -19,66 +19,33 @@ subtracted, so one cold call of a few microseconds can be measured without rotat
 
 from __future__ import annotations
 
-import ctypes
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.codegen.compile import assemble
-from autotune.codegen.gang import gang
-from autotune.codegen.jit import Library
 from autotune.errors import CodegenError
 from autotune.measure.driver_ir import driver_ir
+from autotune.measure.executor import Block, Executor, ThisProcess
 from autotune.pages import CACHE_LINE
 from autotune.target import Target
-
-Array = NDArray[Any]
 
 MAX_BUFFERS = 64
 """Pointer arguments that a kernel may take here."""
 
+_WORD = 8
 _CPU_SET_BYTES = 128
 _CLOCK_MONOTONIC, _CLOCK_THREAD_CPUTIME = 1, 3
 _N_EMPTY = 64
 
 
-class _Kernel(ctypes.Structure):
-    _fields_ = (
-        ("thunk", ctypes.c_void_p),
-        ("code", ctypes.c_void_p),
-        ("buffers", ctypes.c_void_p),
-        ("extent", ctypes.c_int64),
-    )
-
-
-class _Span(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("n_lines", ctypes.c_int64))
-
-
-class _Plan(ctypes.Structure):
-    _fields_ = (
-        ("n_threads", ctypes.c_int64),
-        ("clock", ctypes.c_int64),
-        ("n_kernels", ctypes.c_int64),
-        ("kernels", ctypes.c_void_p),
-        ("n_warm", ctypes.c_int64),
-        ("warm", ctypes.c_void_p),
-        ("sweep", ctypes.c_void_p),
-        ("sweep_lines", ctypes.c_int64),
-        ("elapsed_ns", ctypes.c_int64),
-        ("barrier", ctypes.c_void_p),
-        ("n_cold", ctypes.c_int64),
-        ("cold", ctypes.c_void_p),
-        ("n_near", ctypes.c_int64),
-        ("near", ctypes.c_void_p),
-        ("n_own", ctypes.c_int64),
-        ("own", ctypes.c_void_p),
-    )
+_PLAN_WORDS, _KERNEL_WORDS, _SPAN_WORDS = 16, 4, 2
+"""Words of the records that `driver_ir` reads."""
+_ELAPSED = 8
+"""The word of a plan that an evaluation writes: nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +59,28 @@ class TimedKernel:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """One evaluation, as the machine code reads it; keeps its targets alive."""
+    """One evaluation, as the machine code reads it; keeps alive the memory that it names."""
 
-    record: Any
+    block: Block
     keep: tuple[Any, ...]
 
 
 class Driver:
-    """Evaluates plans on `n_threads` threads. One per process; not thread-safe."""
+    """Evaluates plans on `n_threads` threads of an executor: of this process where none is given.
 
-    def __init__(self, target: Target, n_threads: int) -> None:
+    One per process that computes; not thread-safe.
+    """
+
+    def __init__(self, target: Target, n_threads: int, executor: Executor | None = None) -> None:
         self.n_threads = n_threads
+        self.executor: Executor = executor or ThisProcess(target, n_threads)
         flushes = target.isa.line_flushes
-        feature = next(f for f in flushes if llvm.get_host_cpu_features().get(f))
+        feature = next(name for name in flushes if self.executor.has(name))
         text = driver_ir(target, MAX_BUFFERS, flushes[feature])
-        self._library = Library([assemble(text, target, f",+{feature}")])
-        self._gang = gang(target, n_threads)
-        self._barrier = np.zeros(4 * CACHE_LINE, np.uint64)
+        self._code = self.executor.load([assemble(text, target, f",+{feature}")])
+        self._barrier = self.executor.block(4 * 8 * CACHE_LINE)
         self._overhead_ns = 0.0
-        empty = self.plan([], [], np.zeros(0, np.uint8))
+        empty = self.plan([], [], self.executor.block(0))
         self._overhead_ns = statistics.median(self.evaluate(empty) * 1e9 for _ in range(_N_EMPTY))
 
     @property
@@ -122,7 +92,7 @@ class Driver:
         self,
         launches: Sequence[TimedKernel],
         warm: Sequence[tuple[int, int]],
-        sweep: Array,
+        sweep: Block,
         cold: Sequence[tuple[int, int]] = (),
         near: Sequence[tuple[int, int]] = (),
         code: Sequence[tuple[int, int]] = (),
@@ -132,62 +102,85 @@ class Driver:
         Spans are addresses and bytes. `warm` ones are read into the caches of a core before, `near`
         ones into the shared cache; `cold` ones come from memory; `code` is read whole by every
         thread. All other bytes are where the last evaluation of any plan left them. `sweep`: the
-        memory that flushes caches, divided evenly among threads, of any dtype, aligned to a cache
-        line. Raises CodegenError for a kernel with more than `MAX_BUFFERS` buffers.
+        memory that flushes caches, divided evenly among threads. Raises CodegenError for a kernel
+        with more than `MAX_BUFFERS` buffers.
         """
-        tables = [(ctypes.c_void_p * len(x.buffers))(*x.buffers) for x in launches]
-        rows = [self._row(x, t) for x, t in zip(launches, tables, strict=True)]
-        kernels = (_Kernel * len(rows))(*rows)
-        own = [*code, _extent(kernels), *map(_extent, tables)]
-        spans = _spans(warm), _spans(cold), _spans(near), _spans(own)
-        record = _Plan(
-            n_threads=self.n_threads,
-            clock=_CLOCK_MONOTONIC if self.n_threads > 1 else _CLOCK_THREAD_CPUTIME,
-            n_kernels=len(rows),
-            kernels=ctypes.addressof(kernels),
-            n_warm=len(warm),
-            warm=ctypes.addressof(spans[0]),
-            sweep=sweep.ctypes.data,
-            sweep_lines=sweep.nbytes // CACHE_LINE,
-            barrier=self._barrier.ctypes.data,
-            n_cold=len(cold),
-            cold=ctypes.addressof(spans[1]),
-            n_near=len(near),
-            near=ctypes.addressof(spans[2]),
-            n_own=len(own),
-            own=ctypes.addressof(spans[3]),
+        n_tables = len(launches)
+        spans = [*warm, *cold, *near, *code]
+        n_words = _KERNEL_WORDS * n_tables + sum(len(x.buffers) for x in launches)
+        n_words += _SPAN_WORDS * (len(spans) + 1 + n_tables)
+        block = self.executor.block(_WORD * (_PLAN_WORDS + n_words))
+        records = _Words(block, _PLAN_WORDS)
+        tables = [records.add(x.buffers) for x in launches]
+        rows = [self._row(x, at) for x, at in zip(launches, tables, strict=True)]
+        kernels = records.add([word for row in rows for word in row])
+        sizes = [_WORD * len(x.buffers) for x in launches]
+        own = [*code, (kernels, _WORD * _KERNEL_WORDS * n_tables), *zip(tables, sizes, strict=True)]
+        places = [records.add(_lines(parts)) for parts in (warm, cold, near, own)]
+        block.array.view(np.int64)[:_PLAN_WORDS] = (
+            self.n_threads,
+            _CLOCK_MONOTONIC if self.n_threads > 1 else _CLOCK_THREAD_CPUTIME,
+            n_tables,
+            kernels,
+            len(warm),
+            places[0],
+            sweep.address,
+            sweep.n_bytes // CACHE_LINE,
+            0,
+            self._barrier.address,
+            len(cold),
+            places[1],
+            len(near),
+            places[2],
+            len(own),
+            places[3],
         )
-        return EvaluationPlan(record, (tables, kernels, spans, sweep))
+        block.push()
+        return EvaluationPlan(block, (sweep,))
 
     def evaluate(self, plan: EvaluationPlan) -> float:
         """Run `plan` once; seconds between the stamps. Raises CodegenError without its threads."""
-        self._gang.call(self._library.address("evaluate"), ctypes.addressof(plan.record))
-        return max(int(plan.record.elapsed_ns) - self._overhead_ns, 1.0) * 1e-9
+        block, at = plan.block, _WORD * _ELAPSED
+        self.executor.call(self._code.address("evaluate"), block.address)
+        block.pull(at, at + _WORD)
+        elapsed_ns = int(block.array.view(np.int64)[_ELAPSED])
+        return max(elapsed_ns - self._overhead_ns, 1.0) * 1e-9
 
     def pin(self, cores: Sequence[int]) -> None:
         """Bind thread t to the t-th of `cores`, starting over when there are fewer."""
-        masks = np.zeros((self.n_threads, _CPU_SET_BYTES), np.uint8)
+        block = self.executor.block(self.n_threads * _CPU_SET_BYTES)
+        masks = block.array.reshape(self.n_threads, _CPU_SET_BYTES)
         for thread in range(self.n_threads):
             core = cores[thread % len(cores)]
             masks[thread, core // 8] = 1 << core % 8
-        self._gang.call(self._library.address("pin"), masks.ctypes.data)
+        block.push()
+        self.executor.call(self._code.address("pin"), block.address)
 
-    def _row(self, launch: TimedKernel, table: Any) -> _Kernel:
+    def _row(self, launch: TimedKernel, table: int) -> tuple[int, ...]:
         n = len(launch.buffers)
         if n > MAX_BUFFERS:
             raise CodegenError(f"a kernel takes {n} buffers, at most {MAX_BUFFERS} can be measured")
-        thunk = self._library.address(f"thunk{n}")
-        return _Kernel(thunk, launch.code, ctypes.addressof(table), launch.extent)
+        return self._code.address(f"thunk{n}"), launch.code, table, launch.extent
 
 
-def _spans(parts: Sequence[tuple[int, int]]) -> Any:
-    return (_Span * len(parts))(*(_Span(at, _n_lines(at, size)) for at, size in parts))
+class _Words:
+    """Words of a block from number `at` on, one list after the other."""
+
+    def __init__(self, block: Block, at: int) -> None:
+        self._block, self._at = block, at
+
+    def add(self, words: Sequence[int]) -> int:
+        """Address of the list."""
+        begin, self._at = self._at, self._at + len(words)
+        self._block.array.view(np.int64)[begin : self._at] = words
+        return self._block.address + _WORD * begin
+
+
+def _lines(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Addresses and numbers of cache lines."""
+    return [word for at, size in spans for word in (at, _n_lines(at, size))]
 
 
 def _n_lines(address: int, n_bytes: int) -> int:
     """Cache lines from that of the first byte to that of the last."""
     return -(-(address % CACHE_LINE + n_bytes) // CACHE_LINE)
-
-
-def _extent(array: Any) -> tuple[int, int]:
-    return ctypes.addressof(array), ctypes.sizeof(array)

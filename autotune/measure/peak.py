@@ -16,11 +16,10 @@ import llvmlite.binding as llvm
 
 from autotune.codegen.arithmetic import TYPES
 from autotune.codegen.compile import assemble
-from autotune.codegen.jit import Library
-from autotune.codegen.memory import aligned
 from autotune.codegen.text import constant, vector
 from autotune.codegen.tiles import product_loop
 from autotune.measure.driver import Driver, TimedKernel
+from autotune.measure.executor import Executors
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 
@@ -63,40 +62,56 @@ class Peaks:
 
 
 def measure_peaks(
-    target: Target, n_threads: int, evict: bool, dots: Collection[MultiplyAdd] = ()
+    target: Target,
+    n_threads: int,
+    evict: bool,
+    dots: Collection[MultiplyAdd] = (),
+    executors: Executors | None = None,
 ) -> Peaks:
     """The best of many short runs. `evict`: whether a cold read comes from memory, else from L3.
 
-    `dots`: forms of multiply-add to look at beside that of float32.
+    `dots`: forms of multiply-add to look at beside that of float32. `executors`: makes what runs
+    code on a number of threads, this process by default.
 
     Threads share a memory bus, so bytes are those of one thread times `n_threads`: never too few,
     also where other processes disturb threads that wait for one another.
     """
-    alone = fma_peak(target, 1)
+    alone = fma_peak(target, 1, executors)
     together = alone if n_threads == 1 else 0.0
     for _ in range(_TRIES):
         if together >= _PLAUSIBLE * n_threads * alone:
             break
-        together = max(together, fma_peak(target, n_threads))
-    warm = max(_read_rates(target, target.l2_bytes // 2, "warm"))
-    cold = max(_read_rates(target, 2 * target.l2_bytes, "memory" if evict else "l3"))
+        together = max(together, fma_peak(target, n_threads, executors))
+    reader = _Reader(target, executors)
+    warm = max(reader.rates(target.l2_bytes // 2, "warm"))
+    cold = max(reader.rates(2 * target.l2_bytes, "memory" if evict else "l3"))
     l1_bytes = n_threads * target.l1_bytes
-    rates = form_peaks(target, n_threads, dots)
+    rates = form_peaks(target, n_threads, dots, executors)
     return Peaks(together * 1e9, n_threads * warm, n_threads * cold, l1_bytes, rates)
 
 
-def fma_peak(target: Target, n_threads: int) -> float:
+def fma_peak(target: Target, n_threads: int, executors: Executors | None = None) -> float:
     """Float32 GFLOPS of independent fused multiply-adds on `n_threads` threads, best of 20 runs."""
-    return _peak(target, target.isa.forms[0], n_threads) * 1e-9
+    ((_, rate),) = form_peaks(target, n_threads, [target.isa.forms[0]], executors)
+    return rate * 1e-9
 
 
-def form_peaks(target: Target, n_threads: int, forms: Iterable[MultiplyAdd]) -> Rates:
+def form_peaks(
+    target: Target,
+    n_threads: int,
+    forms: Iterable[MultiplyAdd],
+    executors: Executors | None = None,
+) -> Rates:
     """Peak rate of each of `forms` on `n_threads` threads."""
-    return tuple((f, _peak(target, f, n_threads)) for f in forms)
+    return tuple((f, _peak(target, f, _driver(target, n_threads, executors))) for f in forms)
 
 
-def _peak(target: Target, form: MultiplyAdd, n_threads: int) -> float:
-    peak = MultiplyAddPeak(target, Driver(target, n_threads), form)
+def _driver(target: Target, n_threads: int, executors: Executors | None) -> Driver:
+    return Driver(target, n_threads, executors(n_threads) if executors else None)
+
+
+def _peak(target: Target, form: MultiplyAdd, driver: Driver) -> float:
+    peak = MultiplyAddPeak(target, driver, form)
     is_emulated = form.unit is not None and form.unit.emulation
     n_turns = _EMULATED_TURNS if is_emulated else _TURNS
     return max(peak.flops_per_s(n_turns) for _ in range(_REPEATS))
@@ -121,21 +136,29 @@ class MultiplyAddPeak:
         self._driver = driver
         self._flops_per_turn = _ROUNDS * n_accumulators * form.flops(target.vector_bits)
         text = multiply_add_loop(target, form, n_accumulators, fed)
-        self._library = Library([assemble(text, target)])
-        self._operand = aligned((n_bytes,), "uint8")
-        self._operand.fill(_OPERAND_BYTE)
-        self._sink = aligned((n_bytes,), "uint8")
+        executor = driver.executor
+        self._code = executor.load([assemble(text, target)])
+        self._operand, self._sink = executor.block(n_bytes), executor.block(n_bytes)
+        self._operand.array.fill(_OPERAND_BYTE)
+        self._operand.push()
+        self._nothing = executor.block(0)
 
     def flops_per_s(self, turns: int) -> float:
         """Rate of one run; a thousand turns take about 15 µs."""
         extent = self._driver.n_threads * turns
-        buffers = (self._operand.ctypes.data, self._sink.ctypes.data)
-        launch = TimedKernel(self._library.address("peak"), buffers, extent)
-        plan = self._driver.plan([launch], [], aligned((0,), "uint8"))
+        buffers = (self._operand.address, self._sink.address)
+        launch = TimedKernel(self._code.address("peak"), buffers, extent)
+        plan = self._driver.plan([launch], [], self._nothing)
         return extent * self._flops_per_turn / self._driver.evaluate(plan)
 
 
-def stay_cached(target: Target, n_threads: int, n_bytes: int, flops: int) -> bool:
+def stay_cached(
+    target: Target,
+    n_threads: int,
+    n_bytes: int,
+    flops: int,
+    executors: Executors | None = None,
+) -> bool:
     """Whether `n_bytes` that every inference reads come from a cache that all cores share.
 
     A process may own much less of L3 than its size, and co-tenants evict lines that are not
@@ -145,45 +168,53 @@ def stay_cached(target: Target, n_threads: int, n_bytes: int, flops: int) -> boo
     """
     if n_bytes <= 2 * target.l2_bytes:
         return True
-    every_s = max(_SHORTEST_S, flops / (1e9 * fma_peak(target, 1) * n_threads))
-    near = statistics.median(_read_rates(target, 2 * target.l2_bytes, "l3"))
+    every_s = max(_SHORTEST_S, flops / (1e9 * fma_peak(target, 1, executors) * n_threads))
+    reader = _Reader(target, executors)
+    near = statistics.median(reader.rates(2 * target.l2_bytes, "l3"))
     streamed = min(n_bytes, _MOST_STREAMED_BYTES)
     n = min(_MOST_READINGS, max(_LEAST_READINGS, round(_WATCHED_S / every_s)))
-    again = _read_rates(target, streamed, "again", n, min(every_s, _LONGEST_S))
+    again = reader.rates(streamed, "again", n, min(every_s, _LONGEST_S))
     return statistics.median(again[-n // 4 :]) > _CACHED * near
 
 
-def _read_rates(
-    target: Target, n_bytes: int, where: str, n: int = _REPEATS, every_s: float = 0.0
-) -> list[float]:
-    """Bytes per second of `n` times that one thread reads `n_bytes`, after warming up.
+class _Reader:
+    """One thread that reads bytes; how fast depends on where they are before."""
 
-    `where` the bytes are before each reading: `warm` (just read), `l3` (flushed from the core's own
-    caches), `memory`, or where the previous reading left them `every_s` ago (`again`). The hardware
-    prefetches sequential reads, so software prefetch gains nothing.
-    """
-    step = _STREAMS * target.vector_bits // 8
-    data = aligned((n_bytes // step * step,), "uint8")
-    swept = 2 * target.l2_bytes if where in ("l3", "memory") else 0
-    sweep, sink = aligned((swept,), "uint8"), aligned((target.lanes,), "float32")
-    for buffer in (data, sweep):
-        buffer.fill(0)  # map the pages now
-    library = Library([assemble(_reader(target), target)])
-    driver = Driver(target, 1)
-    buffers = (data.ctypes.data, sink.ctypes.data)
-    launch = TimedKernel(library.address("read"), buffers, data.nbytes // step)
-    whole = [(data.ctypes.data, data.nbytes)]
-    plan = driver.plan(
-        [launch], whole if where == "warm" else [], sweep, whole if where == "memory" else []
-    )
-    peak = MultiplyAddPeak(target, driver) if every_s else None
-    driver.evaluate(plan)
-    rates = []
-    for _ in range(n):
-        if peak is not None:
-            _keep_busy(peak, every_s)
-        rates.append(data.nbytes / driver.evaluate(plan))
-    return rates
+    def __init__(self, target: Target, executors: Executors | None) -> None:
+        self._target, self._driver = target, _driver(target, 1, executors)
+        self._code = self._driver.executor.load([assemble(_reader(target), target)])
+
+    def rates(
+        self, n_bytes: int, where: str, n: int = _REPEATS, every_s: float = 0.0
+    ) -> list[float]:
+        """Bytes per second of `n` times that `n_bytes` are read, after warming up.
+
+        `where` they are before each reading: `warm` (just read), `l3` (flushed from the core's own
+        caches), `memory`, or where the previous reading left them `every_s` ago (`again`). The
+        hardware prefetches sequential reads, so software prefetch gains nothing.
+        """
+        target, driver = self._target, self._driver
+        step = _STREAMS * target.vector_bits // 8
+        swept = 2 * target.l2_bytes if where in ("l3", "memory") else 0
+        sizes = (n_bytes // step * step, swept, target.vector_bits // 8)
+        data, sweep, sink = map(driver.executor.block, sizes)
+        for block in (data, sweep):
+            block.array.fill(0)  # map the pages now
+            block.push()
+        buffers = (data.address, sink.address)
+        launch = TimedKernel(self._code.address("read"), buffers, data.n_bytes // step)
+        whole = [(data.address, data.n_bytes)]
+        plan = driver.plan(
+            [launch], whole if where == "warm" else [], sweep, whole if where == "memory" else []
+        )
+        peak = MultiplyAddPeak(target, driver) if every_s else None
+        driver.evaluate(plan)
+        rates = []
+        for _ in range(n):
+            if peak is not None:
+                _keep_busy(peak, every_s)
+            rates.append(data.n_bytes / driver.evaluate(plan))
+        return rates
 
 
 def _keep_busy(peak: MultiplyAddPeak, seconds: float) -> None:

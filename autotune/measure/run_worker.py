@@ -18,15 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codec import from_json, to_json
-from autotune.codegen.jit import Library
-from autotune.codegen.memory import aligned
 from autotune.codegen.pack import pack
 from autotune.errors import AutotuneError, UsageError
 from autotune.loopir.nodes import Program
-from autotune.machine import usable_cpus
 from autotune.measure.arena import Arena
 from autotune.measure.build import BuiltProgram
 from autotune.measure.driver import Driver, EvaluationPlan, TimedKernel
+from autotune.measure.executor import Block, Executor
 from autotune.measure.frames import Message
 from autotune.measure.messages import (
     Hold,
@@ -46,7 +44,6 @@ from autotune.measure.supervisor import Handler
 from autotune.measure.timing import repeat_in_turns
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.target import Target
-from autotune.topology import read_topology
 
 Array = NDArray[Any]
 
@@ -85,13 +82,19 @@ def setup(target: Target, n_threads: int, options: MeasureOptions) -> Setup:
 class RunHandler:
     """Runs in the worker process."""
 
-    def __init__(self, target: Target, n_threads: int, options: MeasureOptions) -> None:
+    def __init__(
+        self,
+        target: Target,
+        n_threads: int,
+        options: MeasureOptions,
+        executor: Executor | None = None,
+    ) -> None:
         self._options = options
-        self._driver = Driver(target, n_threads)
-        self._driver.pin(_cores(options)[:n_threads])
+        self._driver = Driver(target, n_threads, executor)
+        self._driver.pin(_cores(options, self._driver.executor.cpus)[:n_threads])
         per_thread = 2 * target.l2_bytes if options.flush_bytes is None else options.flush_bytes
-        self._sweep = aligned((per_thread * n_threads,), "uint8")
-        self._sweep.fill(0)  # map the pages now
+        self._sweep = self._driver.executor.block(per_thread * n_threads)
+        self._sweep.array.fill(0)  # map the pages now
         self._references: dict[int, ReferenceValues] = {}
         self._held: list[_Held] = []
         beside = options.beside_peak
@@ -175,27 +178,30 @@ class Loaded:
     """A program in memory: code, buffers, packed constants, and the plan to evaluate it."""
 
     def __init__(
-        self, built: BuiltProgram, ref: ReferenceValues, driver: Driver, sweep: Array, evict: bool
+        self, built: BuiltProgram, ref: ReferenceValues, driver: Driver, sweep: Block, evict: bool
     ) -> None:
         program = built.program
         self._program = program
         self._ref = ref
         self._driver = driver
-        self._library = Library([built.code])
+        self._code = driver.executor.load([built.code])
         buffers = [b for b in program.buffers if b.role != "local"]
-        self._arena = Arena(buffers, program.shared)
+        self._arena = Arena(buffers, program.shared, driver.executor.block)
         _fill(self._arena, program, ref)
+        self._arena.push()
         self._plan = self._make_plan(sweep, evict)
 
     def evaluate(self) -> float:
         """Seconds of one evaluation, weights cold and inputs warm."""
         for operand in self._program.shared[:1]:
             self._arena.view(operand)[...] = self._ref.values[operand]
+            self._arena.push(operand)
         return self._driver.evaluate(self._plan)
 
     def verdict(self) -> Verdict:
         """Whether the last evaluation wrote the right numbers, and only to its outputs."""
         worst = 0.0
+        self._arena.pull()
         for name in self._ref.expected:
             verdict = check(name, self._arena.view(name), self._ref)
             worst = max(worst, verdict.max_error)
@@ -211,11 +217,11 @@ class Loaded:
                 return f"the program has changed its input {name}"
         return ""
 
-    def _make_plan(self, sweep: Array, evict: bool) -> EvaluationPlan:
+    def _make_plan(self, sweep: Block, evict: bool) -> EvaluationPlan:
         arena, program = self._arena, self._program
         launches = [
             TimedKernel(
-                self._library.address(k.name), tuple(arena.address(b) for b in k.buffers), k.extent
+                self._code.address(k.name), tuple(arena.address(b) for b in k.buffers), k.extent
             )
             for k in program.kernels
         ]
@@ -229,7 +235,7 @@ class Loaded:
             near, cold = spans("output", "workspace"), spans("constant")
         else:
             near, cold = spans("output", "workspace", "constant"), []
-        code = [(min(x.code for x in launches), self._library.n_code_bytes)]
+        code = [(min(x.code for x in launches), self._code.n_code_bytes)]
         return self._driver.plan(launches, spans("input"), sweep, cold, near, code)
 
 
@@ -247,13 +253,12 @@ def share(n_bytes: int, of_bytes: int) -> int:
     return min(n_bytes, of_bytes // 4) if of_bytes else n_bytes
 
 
-def _cores(options: MeasureOptions) -> tuple[int, ...]:
-    """Cores to run on; raises UsageError for a core that this process may not use."""
-    allowed = usable_cpus()
-    unknown = set(options.cores) - allowed
+def _cores(options: MeasureOptions, allowed: tuple[int, ...]) -> tuple[int, ...]:
+    """Cores to run on; raises UsageError for a core that programs may not use."""
+    unknown = set(options.cores) - set(allowed)
     if unknown:
         raise UsageError(f"cannot run on core {min(unknown)}", f"use some of {sorted(allowed)}")
-    return options.cores or read_topology().within(allowed).order
+    return options.cores or allowed
 
 
 def _fill(arena: Arena, program: Program, ref: ReferenceValues) -> None:
