@@ -278,16 +278,17 @@ def test_a_task_without_a_valid_schedule(cli: Cli, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
-        g (float[2048, 2048] x) => (float[2048, 1024] y) { a = MatMul(x, w) y = MatMul(a, v) }
+        g (float[1024, 1024] x) => (float[1024, 512] y) { a = MatMul(x, w) y = MatMul(a, v) }
     """)
-    for name, shape in {"w": (2048, 2048), "v": (2048, 1024)}.items():
+    for name, shape in {"w": (1024, 1024), "v": (1024, 512)}.items():
         weights = rng.standard_normal(shape, np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
     onnx.save(model, tmp_path / "large.onnx")
     preset = tmp_path / "strict.toml"
     preset.write_text('[budget]\ntrials = 2\n[search]\nbatch = 1\n[measure]\nrun_timeout = "1ms"\n')
     log = tmp_path / "log.jsonl"
-    done = cli("tune", tmp_path / "large.onnx", "--log", log, "--preset", preset)
+    command = ("tune", tmp_path / "large.onnx", "--log", log, "--preset", preset)
+    done = cli(*command, "--threads", 1)
     assert done.code == 3, done.err
     assert "error: no candidate of task 0, 1 was valid (2 run_timeout)" in done.err
     assert f"hint: see why: autotune explain {log} --task 0" in done.err
