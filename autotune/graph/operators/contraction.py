@@ -30,13 +30,12 @@ from autotune.graph.operators.definition import (
     biased,
     optional,
     product_of,
-    repeats_along,
+    repeating,
     tensor,
     typed,
 )
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Axis, Expr, Reduce, Tensor, idx, mul
-from autotune.units import format_shape
 
 
 def _matmul(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -89,16 +88,6 @@ def _gemm(rw: Rewriter) -> None:
     if c and beta != 0.0:
         y = rw("Add", y, c)
     rw.returns(y)
-
-
-def _check_addend(rw: Rewriter) -> str:
-    """C of Gemm repeats along the result, which it does not widen."""
-    out = rw.type.shape
-    name = rw.node.inputs[-1]
-    addend = rw.types[name].shape if name else ()
-    if len(rw.node.inputs) < 3 or repeats_along(addend, out):
-        return ""
-    return f"an operand of {format_shape(addend)} for a result of {format_shape(out)}"
 
 
 def row_length(given: Sequence[Array]) -> int:
@@ -236,7 +225,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Gemm": Operator(
         canonical=_gemm,
         factors=Factors(weight_input=1, n_terms=row_length),
-        typing=typed(_check_addend),
+        typing=typed(repeating(2)),
     ),
     "Einsum": Operator(
         define=_einsum,

@@ -37,6 +37,7 @@ from autotune.te.expr import (
     maximum,
     minimum,
 )
+from autotune.units import format_shape
 
 Operand: TypeAlias = Tensor | Const
 """Operand of an operator: a tensor, or a literal for a constant of one element."""
@@ -316,6 +317,18 @@ def require(rw: Rewriter, check: Check | None) -> None:
     reason = check(rw) if check is not None else ""
     if reason:
         raise malformed(rw.node, reason)
+
+
+def repeating(n: int) -> Check:
+    """Operand `n` repeats along the result, which it does not widen."""
+
+    def check(rw: Rewriter) -> str:
+        small, large = rw.types[rw.input(n)].shape if rw.input(n) else (), rw.type.shape
+        if repeats_along(small, large):
+            return ""
+        return f"an operand of {format_shape(small)} for a result of {format_shape(large)}"
+
+    return check
 
 
 def like_first(rw: Rewriter) -> Types:

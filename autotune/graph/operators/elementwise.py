@@ -34,7 +34,7 @@ from autotune.graph.operators.definition import (
     dtype_named,
     literal,
     read,
-    repeats_along,
+    repeating,
     typed,
 )
 from autotune.graph.rewriter import Rewriter
@@ -54,7 +54,6 @@ from autotune.te.expr import (
     minimum,
     select,
 )
-from autotune.units import format_shape
 
 ZERO, ONE = f32(0.0), f32(1.0)
 FALSE = Const(False, BOOL)
@@ -258,14 +257,6 @@ def _inverse(rw: Rewriter) -> None:
         rw.result(op, rw.input(0), rw.array(inverse))
 
 
-def _check_slope(rw: Rewriter) -> str:
-    """The slope repeats along the result, which it does not widen."""
-    slope, out = (rw.types[name].shape for name in (rw.node.inputs[1], rw.node.output))
-    if repeats_along(slope, out):
-        return ""
-    return f"an operand of {format_shape(slope)} for a result of {format_shape(out)}"
-
-
 # --- the table --------------------------------------------------------------------------------
 
 
@@ -367,7 +358,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Relu": of_formula(_relu, traits=Trait.CHEAP),
     "Clip": of_formula(_clip, traits=Trait.CHEAP | Trait.KEEPS_RANGE),
     "LeakyRelu": of_formula(_leaky, dtypes=FLOATS, traits=Trait.CHEAP),
-    "PRelu": of_formula(_prelu, dtypes=FLOATS, after=_check_slope),
+    "PRelu": of_formula(_prelu, dtypes=FLOATS, after=repeating(1)),
     "Sign": of_formula(_sign),
     "Identity": of_formula(
         lambda attrs, x: x, traits=Trait.KEEPS_RANGE, is_identity=lambda rw: True, fold=_known

@@ -25,9 +25,9 @@ from importlib import import_module
 from typing import TypeAlias
 
 from autotune.errors import AutotuneError, UsageError
-from autotune.graph.ir import Array, Editor, Node, Shape, TensorType
+from autotune.graph.ir import Array, Node, Shape, TensorType
 from autotune.graph.operators.definition import Operands, Operator, Scope
-from autotune.graph.rewriter import Rewrite
+from autotune.graph.rewriter import Rewrite, Rewriter
 from autotune.te.dag import Compute, ComputeDAG, Placeholder, rename
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Const
@@ -65,31 +65,26 @@ def own_operators() -> UserOperators:
     return operators
 
 
-def define(editor: Editor, node: Node, function: UserOperator) -> list[Array] | Iterator[Node]:
-    """The nodes that replace a node of a user's operator, or its results if operands are constant.
+def defined(function: UserOperator, rw: Rewriter) -> None:
+    """A node of a user's operator -> a node for each output, or constants of constant operands.
 
-    Sets the types of the results. Raises UsageError for a function that does not fit the node.
+    Raises UsageError for a function that does not fit the node.
     """
-    kinds = [editor.types[n] if n else None for n in node.inputs]
-    dag = _dag(node, function, kinds)
-    for name, output in zip(node.outputs, dag.outputs, strict=False):
-        if name:
+    node = rw.node
+    dag = _dag(node, function, [rw.types[n] if n else None for n in node.inputs])
+    operands = [n for n in node.inputs if n]
+    values: Mapping[str, Array] = {}
+    if all(name in rw.constants for name in operands):
+        pairs = zip(dag.placeholders, operands, strict=True)
+        values = evaluate(dag, {p.name: rw.constants[name] for p, name in pairs})
+    for position, (name, output) in enumerate(zip(node.outputs, dag.outputs, strict=False)):
+        if name and output in values:
+            rw.editor.set_constant(name, values[output])
+        elif name:
             tensor = dag[output].tensor
-            editor.types[name] = TensorType(tensor.shape, tensor.dtype)
-    known = [editor.constants.get(n) for n in node.inputs if n]
-    if all(value is not None for value in known):
-        names = (p.name for p in dag.placeholders)
-        inputs = {n: v for n, v in zip(names, known, strict=True) if v is not None}
-        values = evaluate(dag, inputs)
-        return [values[name] for name in dag.outputs]
-    return _nodes(node, function, dag)
-
-
-def _nodes(node: Node, function: UserOperator, dag: ComputeDAG) -> Iterator[Node]:
-    for position, (name, _) in enumerate(zip(node.outputs, dag.outputs, strict=False)):
-        if name:
+            rw.types[name] = TensorType(tensor.shape, tensor.dtype)
             attrs = {"node": node, "function": function, "position": position}
-            yield Node(node.name, DEFINED, node.inputs, (name,), attrs)
+            rw.nodes.append(Node(node.name, DEFINED, node.inputs, (name,), attrs))
 
 
 def _defined(scope: Scope, node: Node, operands: Operands, shape: Shape) -> TensorNode:

@@ -20,6 +20,7 @@ from autotune.graph.operators.definition import Layout
 from autotune.graph.operators.movement import pad_amounts
 from autotune.graph.operators.reductions import reduce_axes
 from autotune.graph.operators.table import operator_of
+from autotune.graph.passes.simplify import require_one_result
 from autotune.graph.passes.typed_editor import TypedEditor
 from autotune.graph.refusals import naming, refused
 from autotune.graph.rewriter import Rewriter
@@ -145,8 +146,7 @@ class _Layout:
             )
             inputs[1] = self._rearranged(inputs[1], view, perm)
             attrs = {"kind": kind}
-        if any(self.editor.uses[name] for name in node.outputs[1:]):
-            raise self.rw.refuse("its second output is used")
+        require_one_result(self.rw)
         self.emit_last(replace(node, outputs=node.outputs[:1]), tuple(inputs), **attrs)
 
     def _rearranged(self, name: str, view: Shape, perm: tuple[int, ...]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from onnx import ValueInfoProto, helper
@@ -21,10 +22,11 @@ from autotune.graph.limits import MOST_WORK, ImportBudget, check_declared
 from autotune.graph.operators.definition import Folding
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.user_operators import (
+    DEFINED,
     Composition,
     UserOperator,
     UserOperators,
-    define,
+    defined,
     own_operators,
 )
 from autotune.graph.reader.compositions import COMPOSITIONS, is_old
@@ -81,17 +83,9 @@ class ImportEngine:
 
     def _visit(self, node: Node) -> list[Node]:
         """Emit a node, make its results constants, or return the nodes that replace it."""
-        operator = self._operator(node)
-        if isinstance(operator, Composition):
-            nodes = None if is_old(node) else self.unfold.composed(node, operator.rewrite)
-            if nodes is not None:
-                return nodes
-        elif operator is not None:
-            self._define(node, operator)
-            return []
-        unfolded = self.unfold(node)
-        if unfolded is not None:
-            return unfolded
+        nodes = self._replaced(node)
+        if nodes is not None:
+            return nodes
         if node.op in CONTROL:
             self._refuse_inside(node)
             raise _undecided(
@@ -127,23 +121,24 @@ class ImportEngine:
         self.draws.draw(node)
         return self._expanded(node)
 
+    def _replaced(self, node: Node) -> list[Node] | None:
+        """What a user's operator or a function is, or an operator of another opset; else None."""
+        operator, nodes = self._operator(node), None
+        if isinstance(operator, Composition) and not is_old(node):
+            nodes = self.unfold.composed(node, operator.rewrite)
+        elif operator is not None and not isinstance(operator, Composition):
+            nodes = self.unfold.rewritten(node, partial(defined, operator))
+        return self.unfold(node) if nodes is None else nodes
+
     def _operator(self, node: Node) -> UserOperator | Composition | None:
         """The operator of a user, or of the own package where nothing else has that name."""
+        if node.op == DEFINED:
+            return None
         given, functions = self.operators.get(node.op), self.editor.graph.functions
         if given is not None or operator_of(node.op).is_native:
             return given
         is_known = node.op in functions or node.op in COMPOSITIONS
         return None if is_known else own_operators().get(node.op)
-
-    def _define(self, node: Node, function: UserOperator) -> None:
-        """Emit the nodes of a user's operator, or fold it."""
-        found = define(self.editor, node, function)
-        if isinstance(found, list):
-            for name, value in zip(node.outputs, found, strict=False):
-                self.editor.set_constant(name, value)
-            return
-        for part in found:
-            self.editor.emit(part)
 
     def _check_types(self, node: Node) -> None:
         """Raises UnsupportedOperator for elements that no program computes with, as of strings."""
