@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from autotune.codec import from_json
+from autotune.codec import LEFT_OUT, from_json
 from autotune.errors import UsageError
 from autotune.files import open_input
 from autotune.units import parse_duration
@@ -53,8 +53,10 @@ class TuneConfig:
     and never chosen. 5e-5 admits direct sums (1e-6…4e-6), Winograd's F(2,3) (as good) and F(4,3)
     (7e-6…2e-5), not F(6,3) (1e-4 and more); whole networks then stay below 1e-4.
 
-    `precision`: of the factors of products, one of `PRECISION_NAMES`; sums are in float32. With
-    "auto", `max_error` is the limit of the whole network, and `task_error` that of candidates.
+    `runner`: a command that starts the measuring program on the machine to tune for, see
+    `measure.program`; "": this process. `precision`: of the factors of products, one of
+    `PRECISION_NAMES`; sums are in float32. With "auto", `max_error` is the limit of the whole
+    network, and `task_error` that of candidates.
     """
 
     trials: int | None = None
@@ -71,6 +73,7 @@ class TuneConfig:
     rules: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     precision: str = "f32"
+    runner: Annotated[str, LEFT_OUT] = ""
 
     @property
     def task_error(self) -> float:
@@ -96,6 +99,7 @@ _FILE_KEYS = {
     ("search", "precision"): "precision",
     ("measure", "threads"): "threads",
     ("measure", "target"): "target",
+    ("measure", "runner"): "runner",
     ("measure", "build_timeout"): "build_timeout_s",
     ("measure", "run_timeout"): "run_timeout_s",
     ("measure", "max_error"): "max_error",
@@ -194,9 +198,10 @@ def _check(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
     if precision not in PRECISION_NAMES:
         known = ", ".join(PRECISION_NAMES)
         raise UsageError(f"precision is {precision!r} ({sources['precision']})", f"use {known}")
-    target = values.get("target", "native")
-    if not isinstance(target, str):
-        raise UsageError(f"target is {target!r} ({sources['target']})", "it must be a name")
+    for name, what in (("target", "name"), ("runner", "command")):
+        value = values.get(name, "")
+        if not isinstance(value, str):
+            raise UsageError(f"{name} is {value!r} ({sources[name]})", f"it must be a {what}")
     error = values.get("max_error", 1.0)
     if not isinstance(error, int | float) or isinstance(error, bool) or not error > 0:
         raise UsageError(

@@ -29,6 +29,7 @@ FLOORS = {
     "machine": 0,
     "pages": 0,
     "threads": 0,
+    "toolchain": 0,
     "topology": 0,
     "result": 0,
     "units": 0,

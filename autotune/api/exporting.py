@@ -8,8 +8,8 @@ from autotune.errors import UsageError
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.export.library import Exported, write_library
 from autotune.network.export.naming import library_name, require_library_name
-from autotune.network.export.toolchain import toolchain
 from autotune.network.runtime.loading import read_artifact
+from autotune.toolchain import toolchain
 
 WEIGHTS = ("embedded", "separate")
 

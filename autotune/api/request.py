@@ -112,6 +112,7 @@ class CompileRequest(Request):
 class TuneRequest(Request):
     """`log`: a new file. `trials`, `time_s`: the budget, the first that is reached; ten minutes
     without one. `preset`: quick, full, ci, or a TOML file. `seed`: same seed, same search.
+    `runner`: a command in front of the measuring program, for another machine or an emulator.
     `warm_start`: earlier logs to learn from. `rules`: files with sketch rules of your own. `stop`
     is asked between measurements.
     """
@@ -122,6 +123,7 @@ class TuneRequest(Request):
     time_s: float | None = None
     preset: str | None = None
     seed: int | None = None
+    runner: str | None = None
     warm_start: Files = ()
     rules: Files = ()
     stop: Callable[[], bool] = never

@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
 @click.option("--seed", type=SEED, help="Same seed, same search.  [0]")
 @click.option("--target", help="CPU to generate code for.  [native]")
+@click.option(
+    "--runner",
+    metavar="COMMAND",
+    help="Measure behind this command: an emulator, 'ssh BOARD', 'adb shell'.  [here]",
+)
 @exactness_options
 @warm_start_option
 @rules_option

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from autotune.codegen.memory import ALIGNMENT
 from autotune.loopir.nodes import Buffer
-from autotune.measure.executor import Block, local_block
+from autotune.measure.executor import SharedBlock, local_block
 
 Array = NDArray[Any]
 
@@ -42,7 +42,7 @@ class Arena:
         self,
         buffers: Sequence[Buffer],
         shared: Sequence[str] = (),
-        allocate: Callable[[int], Block] = local_block,
+        allocate: Callable[[int], SharedBlock] = local_block,
     ) -> None:
         self._start: dict[str, int] = {}
         self._buffers = {b.name: b for b in buffers}

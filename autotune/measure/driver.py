@@ -29,7 +29,7 @@ import numpy as np
 from autotune.codegen.compile import assemble
 from autotune.errors import CodegenError
 from autotune.measure.driver_ir import driver_ir
-from autotune.measure.executor import Block, Executor, ThisProcess
+from autotune.measure.executor import Executor, SharedBlock, ThisProcess
 from autotune.pages import CACHE_LINE
 from autotune.target import Target
 
@@ -61,7 +61,7 @@ class TimedKernel:
 class EvaluationPlan:
     """One evaluation, as the machine code reads it; keeps alive the memory that it names."""
 
-    block: Block
+    block: SharedBlock
     keep: tuple[Any, ...]
 
 
@@ -92,7 +92,7 @@ class Driver:
         self,
         launches: Sequence[TimedKernel],
         warm: Sequence[tuple[int, int]],
-        sweep: Block,
+        sweep: SharedBlock,
         cold: Sequence[tuple[int, int]] = (),
         near: Sequence[tuple[int, int]] = (),
         code: Sequence[tuple[int, int]] = (),
@@ -166,7 +166,7 @@ class Driver:
 class _Words:
     """Words of a block from number `at` on, one list after the other."""
 
-    def __init__(self, block: Block, at: int) -> None:
+    def __init__(self, block: SharedBlock, at: int) -> None:
         self._block, self._at = block, at
 
     def add(self, words: Sequence[int]) -> int:

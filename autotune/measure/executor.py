@@ -26,7 +26,7 @@ from autotune.topology import read_topology
 Array = NDArray[Any]
 
 
-class Block:
+class SharedBlock:
     """Memory that code works on: its bytes as an array, and its address where code runs."""
 
     def __init__(self, array: Array) -> None:
@@ -45,9 +45,9 @@ class Block:
         """Let bytes [begin, end) of the array be as code has left them."""
 
 
-def local_block(n_bytes: int) -> Block:
+def local_block(n_bytes: int) -> SharedBlock:
     """Zeros in this process, aligned to cache lines. Raises MemoryError without room for them."""
-    return Block(aligned((n_bytes,), "uint8"))
+    return SharedBlock(aligned((n_bytes,), "uint8"))
 
 
 class LoadedCode(Protocol):
@@ -80,7 +80,7 @@ class Executor(Protocol):
         """Whether its CPU has a feature, by LLVM's names."""
         ...
 
-    def block(self, n_bytes: int) -> Block:
+    def block(self, n_bytes: int) -> SharedBlock:
         """Zeros, aligned to cache lines. Raises MemoryError without room for them."""
         ...
 
@@ -113,7 +113,7 @@ class ThisProcess:
         """As of `Executor`."""
         return host_features().get(feature, False)
 
-    def block(self, n_bytes: int) -> Block:
+    def block(self, n_bytes: int) -> SharedBlock:
         """As of `Executor`."""
         return local_block(n_bytes)
 

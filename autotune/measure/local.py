@@ -11,6 +11,7 @@ from autotune.measure.builder import LocalBuilder
 from autotune.measure.measurer import Measurer, measurer_of
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
+from autotune.measure.run_worker import setup
 from autotune.measure.runner import LocalRunner
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
@@ -33,18 +34,23 @@ class LocalDevice:
 
     def builder(self, options: MeasureOptions, build: Build = build_program) -> LocalBuilder:
         """A pool of builder processes, as many as `options` say."""
-        return LocalBuilder(
-            build,
-            self.target,
-            options.n_builders or read_limits().n_busy,
-            options.build_timeout_s,
-            options.start_timeout_s,
-            options.builder_bytes,
-        )
+        return local_builder(self.target, options, build)
 
     def runner(self, options: MeasureOptions) -> LocalRunner:
         """One isolated run worker."""
-        return LocalRunner(self.target, self.n_threads, options)
+        return LocalRunner(setup(self.target, self.n_threads, options), options)
+
+
+def local_builder(target: Target, options: MeasureOptions, build: Build) -> LocalBuilder:
+    """A pool of builder processes, as many as `options` say."""
+    return LocalBuilder(
+        build,
+        target,
+        options.n_builders or read_limits().n_busy,
+        options.build_timeout_s,
+        options.start_timeout_s,
+        options.builder_bytes,
+    )
 
 
 def local_measurer(

@@ -8,9 +8,11 @@ which finds data races that show in few evaluations.
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,7 +26,7 @@ from autotune.loopir.nodes import Program
 from autotune.measure.arena import Arena
 from autotune.measure.build import BuiltProgram
 from autotune.measure.driver import Driver, EvaluationPlan, TimedKernel
-from autotune.measure.executor import Block, Executor
+from autotune.measure.executor import Executor, SharedBlock
 from autotune.measure.frames import Message
 from autotune.measure.messages import (
     Hold,
@@ -40,6 +42,7 @@ from autotune.measure.options import MeasureOptions
 from autotune.measure.oracle import ReferenceValues, Verdict, check, reference
 from autotune.measure.peak import MultiplyAddPeak
 from autotune.measure.process import Setup
+from autotune.measure.program import ProgramEnded, ProgramExecutor, connect
 from autotune.measure.supervisor import Handler
 from autotune.measure.timing import repeat_in_turns
 from autotune.result import MeasureResult, MeasureStatus
@@ -56,10 +59,13 @@ _PEAK_TURNS = 20_000
 
 def serve_runs(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     """The handler of a run worker, of the arguments that `setup` gives."""
-    target = Target.from_json(arguments["target"])
-    handler = RunHandler(
-        target, arguments["n_threads"], from_json(MeasureOptions, arguments["options"])
-    )
+    target, n_threads = Target.from_json(arguments["target"]), arguments["n_threads"]
+    executor = None
+    if blobs:
+        connection = connect(arguments["command"], bytes(blobs[0]))
+        executor = ProgramExecutor(connection, target, n_threads)
+    options = from_json(MeasureOptions, arguments["options"])
+    handler = RunHandler(target, n_threads, options, executor)
 
     def handle(message: Message) -> Message:
         request = from_message(message)
@@ -69,14 +75,26 @@ def serve_runs(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     return handle
 
 
-def setup(target: Target, n_threads: int, options: MeasureOptions) -> Setup:
-    """Setup of a run worker."""
+@dataclass(frozen=True, slots=True)
+class FarSide:
+    """A command that starts the measuring program, and that program: see `program.connect`."""
+
+    command: str
+    program: bytes = field(repr=False)
+
+
+def setup(
+    target: Target, n_threads: int, options: MeasureOptions, far: FarSide | None = None
+) -> Setup:
+    """What starts a run worker; `far`: where programs run, this process by default."""
     arguments = {
         "target": target.to_json(),
         "n_threads": n_threads,
         "options": to_json(options),
+        "command": far and far.command,
     }
-    return Setup("autotune.measure.run_worker:serve_runs", arguments, (), options.worker_bytes)
+    blobs = (far.program,) if far else ()
+    return Setup("autotune.measure.run_worker:serve_runs", arguments, blobs, options.worker_bytes)
 
 
 class RunHandler:
@@ -165,6 +183,10 @@ class RunHandler:
     def _guarded(self, run: Callable[[], Reply]) -> Reply:
         try:
             return run()
+        except ProgramEnded as error:  # as if the code had run in this process
+            sys.stderr.write(f"{error}\n")
+            sys.stderr.flush()
+            os._exit(1)
         except AutotuneError as error:
             return MeasureResult(MeasureStatus.RUN_ERROR, error=error.message)
         except MemoryError:
@@ -178,7 +200,12 @@ class Loaded:
     """A program in memory: code, buffers, packed constants, and the plan to evaluate it."""
 
     def __init__(
-        self, built: BuiltProgram, ref: ReferenceValues, driver: Driver, sweep: Block, evict: bool
+        self,
+        built: BuiltProgram,
+        ref: ReferenceValues,
+        driver: Driver,
+        sweep: SharedBlock,
+        evict: bool,
     ) -> None:
         program = built.program
         self._program = program
@@ -217,7 +244,7 @@ class Loaded:
                 return f"the program has changed its input {name}"
         return ""
 
-    def _make_plan(self, sweep: Block, evict: bool) -> EvaluationPlan:
+    def _make_plan(self, sweep: SharedBlock, evict: bool) -> EvaluationPlan:
         arena, program = self._arena, self._program
         launches = [
             TimedKernel(

@@ -27,9 +27,15 @@ from autotune.measure.messages import (
     to_message,
 )
 from autotune.measure.options import MeasureOptions
-from autotune.measure.process import REPLY_BYTES, Child, ChildCrash, ChildTimeout, WorkerError
+from autotune.measure.process import (
+    REPLY_BYTES,
+    Child,
+    ChildCrash,
+    ChildTimeout,
+    Setup,
+    WorkerError,
+)
 from autotune.result import MeasureResult, MeasureStatus
-from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
 _HELD_BYTES = 1 << 29
@@ -39,11 +45,10 @@ _MAX_ELEMENT_BYTES = 8
 
 
 class LocalRunner:
-    """Checks and times programs on `n_threads` threads of this machine."""
+    """Checks and times programs in a worker process of this machine: see `run_worker.setup`."""
 
-    def __init__(self, target: Target, n_threads: int, options: MeasureOptions) -> None:
+    def __init__(self, setup: Setup, options: MeasureOptions) -> None:
         self._options = options
-        setup = run_worker.setup(target, n_threads, options)
         self._worker = Child(setup, options.start_timeout_s)
         self._generation = 0
         self._prepared: set[int] = set()

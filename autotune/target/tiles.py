@@ -16,7 +16,8 @@ from functools import cache
 
 from autotune.target import cpuid
 
-_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
+TILE_REQUEST = (158, 0x1023, 18)
+"""Words of the system call: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)."""
 FEATURE = "amx-tile"
 """LLVM's name of the feature that has the registers."""
 
@@ -49,5 +50,5 @@ def request_tiles() -> bool:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
-    numbers = (ctypes.c_long(n) for n in (_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA))
+    numbers = (ctypes.c_long(n) for n in TILE_REQUEST)
     return int(libc.syscall(*numbers)) == 0

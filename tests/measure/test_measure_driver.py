@@ -10,13 +10,13 @@ from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.errors import CodegenError
 from autotune.measure.driver import MAX_BUFFERS, Driver, TimedKernel
-from autotune.measure.executor import Block
+from autotune.measure.executor import SharedBlock
 from autotune.measure.peak import MultiplyAddPeak, fma_peak, measure_peaks, stay_cached
 from autotune.target import host_target
 
 TARGET = host_target()
 N_CORES = len(os.sched_getaffinity(0))
-NOTHING = Block(aligned((0,), "uint8"))
+NOTHING = SharedBlock(aligned((0,), "uint8"))
 
 # adds 1 to out[i] for every i of the range, and notes that it was called
 COUNT = """
@@ -121,7 +121,7 @@ def test_kernels_are_separated_by_a_barrier(driver: Driver, library: Library) ->
 
 def test_sweep_visits_every_line_and_warm_reads_only(driver: Driver) -> None:
     sweep, inputs = aligned((64 * 16,), "float32"), aligned((1000,), "float32")
-    plan = driver.plan([], [(inputs.ctypes.data, inputs.nbytes)], Block(sweep))
+    plan = driver.plan([], [(inputs.ctypes.data, inputs.nbytes)], SharedBlock(sweep))
     driver.evaluate(plan)
     driver.evaluate(plan)
     lines = sweep.reshape(-1, 16)
@@ -210,9 +210,9 @@ def test_constants_from_slower_caches_take_longer() -> None:
     sweep = aligned((8 * TARGET.l2_bytes,), "uint8")  # twice L2 leaves half of it on some CPUs
     plans = {
         "hot": driver.plan([launch], whole, NOTHING),
-        "cold": driver.plan([launch], [], Block(sweep)),
-        "near": driver.plan([launch], [], Block(sweep), near=whole),
-        "code": driver.plan([launch], [], Block(sweep), code=whole),
+        "cold": driver.plan([launch], [], SharedBlock(sweep)),
+        "near": driver.plan([launch], [], SharedBlock(sweep), near=whole),
+        "code": driver.plan([launch], [], SharedBlock(sweep), code=whole),
         "evicted": driver.plan([launch], [], NOTHING, whole),
     }
     turns = [{name: driver.evaluate(p) for name, p in plans.items()} for _ in range(30)]

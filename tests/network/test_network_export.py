@@ -22,9 +22,9 @@ from autotune.network.artifact.artifact import Artifact
 from autotune.network.export.library import Exported, write_library
 from autotune.network.export.naming import identifiers, library_name, require_library_name
 from autotune.network.export.source import WEIGHTS_HEADER
-from autotune.network.export.toolchain import Toolchain, toolchain
 from autotune.network.runtime.exported import ExportedModel
 from autotune.network.runtime.runtime import Model, random_inputs
+from autotune.toolchain import Toolchain, toolchain
 from tests.hybrid_models import DETECTOR, saved
 
 STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")

@@ -41,6 +41,7 @@ from autotune.files import paths_of
 from autotune.graph.network import Network
 from autotune.machine import read_limits, require_threads
 from autotune.measure.memory_plan import private_bytes, require_memory
+from autotune.measure.program_device import program_device
 from autotune.measure.protocols import Device
 from autotune.network.compile.variants import unified
 from autotune.records import Header, Journal, Log, read_log, require_new_log
@@ -99,9 +100,9 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     `log` is where the session will be written: whether that is possible is checked before the model
     is read; None for a session that will not run. Raises UsageError, ModelError, OutputError.
     """
-    require_threads(config.threads or None)
+    config, target = machine_of(config)
     given: Any = source.model
-    path, target = model_path(given), local_target(config.target)
+    path = model_path(given)
     require_room(path, log)
     is_random = source.random_weights or given is None
     bound = bind(replace(source, model=path, random_weights=is_random, operators=config.operators))
@@ -131,8 +132,7 @@ def prepare_network(
     network: Network, config: TuneConfig, log: Path | None = None, source: str = ""
 ) -> PreparedModel:
     """`prepare` for a network that was read or made already. Raises UsageError, OutputError."""
-    require_threads(config.threads or None)
-    target = local_target(config.target)
+    config, target = machine_of(config)
     require_room(Path(source), log)
     return PreparedModel((network,), config, target, source, notes=denial())
 
@@ -142,6 +142,19 @@ def require_room(model: Path, log: Path | None) -> None:
     if log is not None:
         require_new_log(log)
         require_memory(read_limits(), private_bytes(), model_bytes(model))
+
+
+def machine_of(config: TuneConfig) -> tuple[TuneConfig, Target]:
+    """The CPU to tune for, and the settings with a number of threads that it has.
+
+    Raises UsageError for one that cannot be tuned for from here.
+    """
+    if config.runner:
+        target = parse_target(config.target)
+        device = program_device(config.runner, target, config.threads)
+        return replace(config, threads=device.n_threads), device.target
+    require_threads(config.threads or None)
+    return config, local_target(config.target)
 
 
 def local_target(name: str) -> Target:
@@ -209,8 +222,8 @@ def reopen(request: ResumeRequest) -> Iterator[OpenSession]:
         )
         header = next_header(log, {"max_error": request.max_error, "warm_start": paths})
         config = TuneConfig.from_json(header.config)
-        require_same_machine(log.header, parse_target(config.target))
-        require_threads(header.n_threads)
+        _, target = machine_of(replace(config, threads=header.n_threads))
+        require_same_machine(log.header, target)
         budget = Budget(config.trials, config.time_s)
         if request.trials is not None or request.time_s is not None:
             budget = spent(log).plus(request.trials, request.time_s)

@@ -41,6 +41,7 @@ from autotune.measure.memory_plan import plan_memory, private_bytes
 from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks
+from autotune.measure.program_device import program_device
 from autotune.measure.protocols import Device
 from autotune.measure.threads import default_threads
 from autotune.network.compile.aliasing import overwritable
@@ -97,7 +98,7 @@ class Tuning:
         self._journal, self._log, self._header = journal, log, header
         self._budget, self._stop = budget, stop
         self._config = TuneConfig.from_json(header.config)
-        self._device = device or LocalDevice(header.target, header.n_threads)
+        self._device = device or device_of(header, self._config)
         self._options = measure_options(log, self._config, device=self._device)
         dots = dots_of((w.dag for w in log.workloads.values()), header.target)
         peaks = self._device.peaks(self._options.evict, dots)
@@ -270,6 +271,13 @@ def versions() -> dict[str, str]:
     return {"autotune": __version__, "python": platform.python_version()} | found
 
 
+def device_of(header: Header, config: TuneConfig) -> Device:
+    """The machine that a session measures: this one, or what its runner reaches."""
+    if config.runner:
+        return program_device(config.runner, header.target, header.n_threads)
+    return LocalDevice(header.target, header.n_threads)
+
+
 def measure_options(
     log: Log, config: TuneConfig, limits: Limits | None = None, device: Device | None = None
 ) -> MeasureOptions:
@@ -278,7 +286,7 @@ def measure_options(
     `device`: the machine to measure, this one by default. Raises UsageError where `limits` (those
     of this process by default) leave too little memory.
     """
-    device = device or LocalDevice(log.header.target, log.header.n_threads)
+    device = device or device_of(log.header, config)
     n_bytes, flops = constant_bytes(log), total_flops(log)
     plan = plan_memory(limits or read_limits(), private_bytes(), largest_bytes(log))
     return MeasureOptions(

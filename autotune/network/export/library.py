@@ -21,9 +21,9 @@ from autotune.network.artifact.hybrid import HybridArtifact, leaves
 from autotune.network.export.assembly import CONSTANTS_FILE, IMAGE_FILE, assembly
 from autotune.network.export.header import header
 from autotune.network.export.interface import LibraryInterface, interface_of
-from autotune.network.export.packaging import companions
+from autotune.network.export.packaging import companions, linked_with
 from autotune.network.export.source import WEIGHTS_HEADER, source, symbols
-from autotune.network.export.toolchain import Toolchain
+from autotune.toolchain import Toolchain
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _built(
     for made in objects:
         tools.object(made.with_suffix(".c" if made.stem == name else ".s"), made)
     libraries = [work / f"lib{name}.so", work / f"lib{name}.a"]
-    tools.shared(objects, libraries[0])
+    tools.shared(objects, libraries[0], linked_with(interface))
     tools.archive(objects, libraries[1])
     shown = [work / file for file in texts if not file.startswith((f"{name}.c", f"{name}_image"))]
     return [*libraries, *shown, *([weights] if is_separate else [])]

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from autotune.network.export.interface import LibraryInterface, Tensor
 
+_LIBC = frozenset(
+    {
+        *("clock_gettime", "memcpy", "memmove", "memset", "pthread_create", "pthread_detach"),
+        *("pthread_sigmask", "sched_setaffinity", "sched_yield", "syscall"),
+    }
+)
+"""What code calls of libc itself."""
+
 _PC = """\
 prefix=${{pcfiledir}}
 
@@ -12,7 +20,7 @@ Description: {model}, compiled by autotune
 Version: {version}
 Cflags: -I${{prefix}}
 Libs: -L${{prefix}} -l{name}
-Libs.private: -lpthread -ldl
+Libs.private: {libraries}
 """
 
 _CMAKE = """\
@@ -29,7 +37,7 @@ if(NOT TARGET {name}::{name})
   set_target_properties({name}::{name}_static PROPERTIES
     IMPORTED_LOCATION "${{CMAKE_CURRENT_LIST_DIR}}/lib{name}.a"
     INTERFACE_INCLUDE_DIRECTORIES "${{CMAKE_CURRENT_LIST_DIR}}"
-    INTERFACE_LINK_LIBRARIES "pthread;dl")
+    INTERFACE_LINK_LIBRARIES "{cmake}")
 endif()
 """
 
@@ -79,7 +87,7 @@ _README = """\
 C, C++:
 
     cc example.c -I. -L. -l{name} -Wl,-rpath,'$ORIGIN' -o example && ./example
-    cc example.c -I. lib{name}.a -lpthread -o example && ./example
+    cc example.c -I. lib{name}.a {libraries} -o example && ./example
 
 Python, with NumPy and without a compiler:
 
@@ -93,6 +101,12 @@ same bits on any number of threads. A process may fork; the child can call the m
 """
 
 
+def linked_with(interface: LibraryInterface) -> tuple[str, ...]:
+    """Options for the parts of the C library that the network calls: libm for doubles alone."""
+    is_math = not interface.artifact.image.imports.keys() <= _LIBC
+    return ("-lpthread", "-ldl", *(("-lm",) if is_math else ()))
+
+
 def companions(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
     """Texts by file name."""
     name, artifact = interface.name, interface.artifact
@@ -101,6 +115,8 @@ def companions(interface: LibraryInterface, is_separate: bool) -> dict[str, str]
         "model": " ".join(artifact.name.split()),
         "version": artifact.autotune_version,
         "cpu": interface.target.cpu,
+        "libraries": " ".join(linked_with(interface)),
+        "cmake": ";".join(name.removeprefix("-l") for name in linked_with(interface)),
     }
     feed = ", ".join(f'"{t.first.name}": {t.identifier}' for t in interface.inputs)
     weights = f"| `{name}.weights` | the weights, beside the library |\n" if is_separate else ""

@@ -1,4 +1,4 @@
-"""⑩ The compiler of C that puts an exported network together: the system's, or the one of Zig."""
+"""Floor 0: the compiler of C of exported networks and measuring programs: cc, or Zig's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from autotune.errors import MissingDependency, OutputError, UsageError
 
@@ -32,23 +33,24 @@ class Toolchain:
         flags = _C_FLAGS if source.suffix == ".c" else ()
         _run([*self.cc, *flags, "-c", str(source), "-o", str(made)])
 
-    def shared(self, objects: Sequence[Path], made: Path) -> None:
+    def shared(self, objects: Sequence[Path], made: Path, libraries: Sequence[str]) -> None:
         """A shared library, which stays loaded, as threads may run its code. Raises OutputError."""
-        options = [
-            "-soname," + made.name,
-            "-z,nodelete",
-            "-z,noexecstack",
-            "-z,relro",
-            "-z,now",
-            "-s",
-            "-build-id=none",
-        ]
-        flags = ["-shared", "-nostartfiles", *(f"-Wl,{option}" for option in options)]
-        _run([*self.cc, *flags, "-o", str(made), *map(str, objects), "-lpthread"])
+        name = f"-Wl,-soname,{made.name}"
+        flags = ["-shared", "-nostartfiles", name, *(f"-Wl,{option}" for option in _LINKING)]
+        _run([*self.cc, *flags, "-o", str(made), *map(str, objects), *libraries])
 
     def archive(self, objects: Sequence[Path], made: Path) -> None:
         """A static library. Raises OutputError."""
         _run([*self.ar, "rcs", str(made), *map(str, objects)])
+
+    def program(self, source: str) -> bytes:
+        """A static program of one file of C. Raises OutputError."""
+        with TemporaryDirectory(prefix="autotune-cc-") as folder:
+            file, made = Path(folder, "program.c"), Path(folder, "program")
+            file.write_text(source, encoding="utf-8")
+            flags = ("-std=gnu11", "-O2", "-static", "-s")
+            _run([*self.cc, *flags, str(file), "-o", str(made), "-lpthread", "-lm"])
+            return made.read_bytes()
 
 
 def toolchain(command: str | None, machine: str) -> Toolchain:

@@ -1,0 +1,86 @@
+"""⑦ Any machine as a `Device`: the measuring program behind a command (`program`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from autotune.cache import program_store
+from autotune.measure import run_worker
+from autotune.measure.build import Build, build_program
+from autotune.measure.builder import LocalBuilder
+from autotune.measure.executor import Executors
+from autotune.measure.local import local_builder
+from autotune.measure.options import MeasureOptions
+from autotune.measure.peak import Peaks, measure_peaks, stay_cached
+from autotune.measure.process import WorkerError
+from autotune.measure.program import (
+    ProgramEnded,
+    ProgramExecutor,
+    connect,
+    described_by,
+    measuring_program,
+)
+from autotune.measure.runner import LocalRunner
+from autotune.target import Target
+from autotune.target.isa import MultiplyAdd
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDevice:
+    """The machine that `command` reaches: `target` describes its CPU, `n_threads` run a program.
+
+    A process here makes the inputs and compares the outputs; one there computes.
+    """
+
+    command: str
+    target: Target
+    n_threads: int = 1
+    program: bytes = field(default=b"", repr=False)
+
+    def peaks(self, evict: bool, dots: Collection[MultiplyAdd] = ()) -> Peaks:
+        """Peaks of all threads together: see `peak.measure_peaks`. Raises WorkerError."""
+        with self._executors() as executors:
+            return measure_peaks(self.target, self.n_threads, evict, dots, executors)
+
+    def stays_cached(self, n_bytes: int, flops: int) -> bool:
+        """Whether `n_bytes` stay in the shared cache: see `peak.stay_cached`."""
+        with self._executors() as executors:
+            return stay_cached(self.target, self.n_threads, n_bytes, flops, executors)
+
+    def builder(self, options: MeasureOptions, build: Build = build_program) -> LocalBuilder:
+        """Builder processes of this machine."""
+        return local_builder(self.target, options, build)
+
+    def runner(self, options: MeasureOptions) -> LocalRunner:
+        """One worker process here, and the program there."""
+        far = run_worker.FarSide(self.command, self.program)
+        return LocalRunner(run_worker.setup(self.target, self.n_threads, options, far), options)
+
+    @contextmanager
+    def _executors(self) -> Iterator[Executors]:
+        connection = connect(self.command, self.program)
+        try:
+            yield lambda n: ProgramExecutor(connection, self.target, n)
+        except ProgramEnded as error:
+            text = f"the measuring program ended while peaks were measured: {error}"
+            raise WorkerError(text, "try the command of `runner`") from error
+        finally:
+            connection.close()
+
+
+def program_device(command: str, target: Target, n_threads: int = 0) -> ProgramDevice:
+    """The device of a command: caches, and threads where 0 are asked for, are those of the machine.
+
+    Raises UsageError for a command that cannot be run, WorkerError where the program does not
+    start, MissingDependency without a compiler of C for the target.
+    """
+    program = measuring_program(target, program_store())
+    connection = connect(command, program)
+    try:
+        facts = connection.facts()
+    finally:
+        connection.close()
+    n_threads = n_threads or max(1, len(facts.cpus))
+    return ProgramDevice(command, described_by(target, facts), n_threads, program)

@@ -1,0 +1,226 @@
+"""The measuring program: memory and calls behind any command, and what happens when it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import autotune
+from autotune.codegen.compile import assemble
+from autotune.errors import CodegenError, MissingDependency, UsageError
+from autotune.measure.build import BuiltProgram
+from autotune.measure.driver import Driver, TimedKernel
+from autotune.measure.measurer import measurer_of
+from autotune.measure.messages import Time
+from autotune.measure.options import MeasureOptions
+from autotune.measure.process import WorkerError
+from autotune.measure.program import (
+    Connection,
+    ProgramEnded,
+    ProgramExecutor,
+    connect,
+    measuring_program,
+)
+from autotune.measure.program_device import ProgramDevice, program_device
+from autotune.records import read_log
+from autotune.result import MeasureStatus
+from autotune.search.defaults import default_steps
+from autotune.target import host_target
+from autotune.te.dag import ComputeDAG
+from tests.network.small_networks import conv, linear_relu
+
+TARGET = host_target()
+SHELL = """#!/bin/sh
+shift
+exec sh -c "$*"
+"""
+
+
+@pytest.fixture(scope="module")
+def program() -> bytes:
+    try:
+        return measuring_program(TARGET)
+    except MissingDependency as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def connection(program: bytes) -> Iterator[Connection]:
+    found = connect("", program)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A command of that name that gives its words to a shell, as sshd does."""
+    file = tmp_path / "bin/ssh"
+    file.parent.mkdir()
+    file.write_text(SHELL)
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{file.parent}:{os.environ['PATH']}")
+    return "ssh board"
+
+
+def test_memory_is_written_read_and_given_back(connection: Connection) -> None:
+    executor = ProgramExecutor(connection, TARGET, 1)
+    rng = np.random.default_rng(0)
+    for n_bytes in (0, 1, 4095, 1 << 20, (5 << 20) + 3):
+        block = executor.block(n_bytes)
+        block.array[:] = data = rng.integers(0, 256, n_bytes).astype(np.uint8)
+        block.push()
+        block.array[:] = 0
+        block.pull()
+        assert (block.array == data).all()
+        assert block.address % 64 == 0
+        block.array[:] = 0
+        middle = slice(n_bytes // 3, n_bytes // 2)
+        block.push(middle.start, middle.stop)
+        block.pull()
+        data[middle] = 0
+        assert (block.array == data).all()
+        del block
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_kernels_run_on_all_threads(connection: Connection, n_threads: int) -> None:
+    executor = ProgramExecutor(connection, TARGET, n_threads)
+    text = """
+declare double @exp(double)
+define void @bump(ptr %x, i64 %begin, i64 %end) {
+entry:
+  br label %head
+head:
+  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
+  %more = icmp ult i64 %i, %end
+  br i1 %more, label %body, label %done
+body:
+  %at = getelementptr double, ptr %x, i64 %i
+  %v = load double, ptr %at
+  %w = call double @exp(double %v)
+  store double %w, ptr %at
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}"""
+    code = executor.load([assemble(text, TARGET)])
+    driver = Driver(TARGET, n_threads, executor)
+    driver.pin(executor.cpus)
+    block = executor.block(8 * 1000)
+    values = block.array.view(np.float64)
+    values[:] = np.linspace(-1, 1, 1000)
+    expected = np.exp(values)
+    block.push()
+    launch = TimedKernel(code.address("bump"), (block.address,), 1000)
+    plan = driver.plan([launch], [(block.address, 8000)], executor.block(1 << 16))
+    assert driver.evaluate(plan) > 0
+    block.pull()
+    assert np.allclose(values, expected, rtol=1e-14)
+
+
+def test_what_the_program_does_not_have_is_an_error(connection: Connection) -> None:
+    executor = ProgramExecutor(connection, TARGET, 1)
+    text = "declare void @nowhere()\ndefine void @f() {\n  call void @nowhere()\n  ret void\n}"
+    with pytest.raises(CodegenError, match="'nowhere'"):
+        executor.load([assemble(text, TARGET)])
+
+
+@pytest.mark.parametrize(
+    ("body", "how"), [("store i8 1, ptr null", "SIGSEGV"), ("call void @abort()", "")]
+)
+def test_code_that_crashes_ends_the_program(connection: Connection, body: str, how: str) -> None:
+    executor = ProgramExecutor(connection, TARGET, 1)
+    if how:
+        text = f"define void @f(ptr %p, i64 %t) null_pointer_is_valid {{\n  {body}\n  ret void\n}}"
+        code = executor.load([assemble(text, TARGET)])
+        with pytest.raises(ProgramEnded, match=how):
+            executor.call(code.address("f"), 0)
+    else:
+        with pytest.raises(ProgramEnded):
+            connection.call(1)
+    with pytest.raises(ProgramEnded):
+        executor.block(8)
+
+
+def test_a_hang_is_ended_by_an_alarm(connection: Connection) -> None:
+    executor = ProgramExecutor(connection, TARGET, 1)
+    text = "define void @f(ptr %p, i64 %t) {\nentry:\n  br label %a\na:\n  br label %a\n}"
+    code = executor.load([assemble(text, TARGET)])
+    with pytest.raises(ProgramEnded, match="SIGALRM"):
+        connection.call(code.address("f"), limit_s=1)
+
+
+@pytest.mark.parametrize(
+    "dag", [linear_relu(9, 17, 33), conv(9, 8, 3, 24, 3)], ids=["product", "conv"]
+)
+def test_a_candidate_is_checked_and_timed_there(program: bytes, dag: ComputeDAG) -> None:
+    device = ProgramDevice("", TARGET, 2, program)
+    steps = default_steps(dag, TARGET, 2)
+    options = MeasureOptions(n_builders=1, flush_bytes=1 << 16)
+    with measurer_of(device, options) as measurer:
+        (result,) = measurer.measure(dag, [steps])
+    assert result.status is MeasureStatus.OK
+    assert result.latency_s
+
+
+def test_a_crash_there_is_a_status_of_its_candidate(program: bytes) -> None:
+    device = ProgramDevice("", TARGET, 1, program)
+    dag = linear_relu(4, 8, 8)
+    options = MeasureOptions(n_builders=1, flush_bytes=0)
+    with closing(device.builder(options)) as builder:
+        (built,) = builder.build(dag, [default_steps(dag, TARGET, 1)])
+        assert built.program is not None
+        name = built.program.program.kernels[0].name
+        n = len(built.program.program.kernels[0].buffers)
+        pointers = ", ".join(["ptr"] * n)
+        trap = "declare void @llvm.trap()"
+        head = f"define void @{name}({pointers}, i64, i64)"
+        broken = assemble(f"{trap}\n{head} {{\n  call void @llvm.trap()\n  ret void\n}}", TARGET)
+        wrong = replace(built, program=BuiltProgram(broken, built.program.program))
+        runner = device.runner(options)
+        results = list(runner.run(dag, [wrong, built], Time()))
+        runner.close()
+    assert [r.status for r in results] == [MeasureStatus.RUN_CRASH, MeasureStatus.OK]
+    assert "SIGILL" in results[0].error
+
+
+def test_a_shell_elsewhere_gets_the_program_over_its_input(program: bytes, ssh: str) -> None:
+    before = set(Path("/tmp").glob("tmp.*"))
+    device = program_device(ssh, TARGET)
+    assert device.n_threads >= 1
+    assert device.target.l1_bytes > 0
+    connection = connect(ssh, program)
+    block = ProgramExecutor(connection, TARGET, 1).block(64)
+    assert block.address
+    connection.close()
+    assert set(Path("/tmp").glob("tmp.*")) <= before  # it removes its own file
+
+
+def test_commands_that_start_nothing_are_one_line() -> None:
+    with pytest.raises(UsageError, match="cannot run no-such-command"):
+        program_device("no-such-command", TARGET)
+    with pytest.raises(WorkerError, match="does not start: exit code 3"):
+        program_device("sh -c 'exit 3'", TARGET)
+    with pytest.raises(WorkerError, match="does not start"):
+        program_device("true", TARGET)
+
+
+def test_a_session_behind_a_command_is_logged_and_resumed(tmp_path: Path) -> None:
+    log = tmp_path / "far.jsonl"
+    head = '<ir_version: 10, opset_import: ["" : 21]>'
+    text = f"{head} f (float[9, 33] x) => (float[9, 33] y) {{ y = Softmax(x) }}"
+    model = onnx.parser.parse_model(text)
+    autotune.tune(model, log, trials=4, threads=1, runner="env A=1", show="nothing")
+    found = read_log(log)
+    assert found.header.config["runner"] == "env A=1"
+    assert {r.result.status for r in found.records} == {MeasureStatus.OK}
+    result = autotune.resume(log, trials=2, show="nothing")
+    assert result is not None
