@@ -47,6 +47,7 @@ def test_every_error_can_be_caught_by_its_name() -> None:
             assert getattr(autotune, name) is error
 
 
+@pytest.mark.slow
 def test_a_type_checker_finds_the_types_of_an_install(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

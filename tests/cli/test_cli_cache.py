@@ -95,6 +95,7 @@ def tuned_log(folder: Path, model: Path) -> Path:
     return folder / "log.jsonl"
 
 
+@pytest.mark.slow
 def test_records_that_were_kept_are_compiled_without_naming_their_log(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -278,6 +278,7 @@ def test_an_environment_that_says_no_number_of_threads(
     assert here(*arguments, "--threads", 1).code == 0
 
 
+@pytest.mark.slow
 def test_a_session_says_what_its_number_of_threads_follows_from(
     here: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

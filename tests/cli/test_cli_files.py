@@ -309,6 +309,7 @@ def test_a_log_that_is_lost_while_it_is_written_is_saved(
     assert found.ends == whole.ends * 2
 
 
+@pytest.mark.slow
 def test_a_session_that_loses_its_log_says_where_it_is_saved(model: Path, tmp_path: Path) -> None:
     log, saved = tmp_path / "log.jsonl", tmp_path / "log-saved.jsonl"
     command = ("tune", model, "--log", log, "--preset", "ci", "--threads", 1, "--trials", 999)
@@ -360,6 +361,7 @@ def test_without_unnamed_files_nothing_is_left_either(
     assert [p.name for p in tmp_path.iterdir()] == ["y.npz"]
 
 
+@pytest.mark.slow
 def test_names_that_are_no_utf8(model: Path, tmp_path: Path) -> None:
     odd = os.fsdecode(b"\xe9\xff")
     path = tmp_path / f"{odd}.onnx"

@@ -230,6 +230,7 @@ def group_is_gone(group: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_interrupt_keeps_the_batch_and_names_the_next_command(model: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     command = ("tune", model, "--log", log, "--preset", "ci", "--trials", 999, "--events", "jsonl")

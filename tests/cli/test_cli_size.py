@@ -39,6 +39,7 @@ def compiled(
     return code, said.out, said.err
 
 
+@pytest.mark.slow
 def test_a_bound_leaves_transformed_weights_out(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

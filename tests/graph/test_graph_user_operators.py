@@ -128,6 +128,7 @@ def test_a_composition_of_an_old_operator_sees_it_converted(folder: Path) -> Non
     assert seen[0][1].tolist() == [0]
 
 
+@pytest.mark.slow
 def test_operators_of_rare_use_are_imported_when_a_model_has_one(folder: Path) -> None:
     code = "import sys, autotune; autotune.build_network(sys.argv[1]); print(*sys.modules)"
     for name, text in {"det": "y = Det(x)", "relu": "y = Relu(x)"}.items():
