@@ -23,7 +23,7 @@ from signal import SIGKILL
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 _REQUEST_BYTES = 1 << 20
 _MAIN = ROOT / "autotune" / "__main__.py"
 _LIBRARIES = ("lightgbm", "onnx")  # not onnxruntime, which starts threads when it is imported
@@ -117,6 +117,8 @@ class ForkServer:
         for reader in readers:
             reader.join()
         code = int(self._socket.recv(64))
+        if late.finished.is_set():
+            raise subprocess.TimeoutExpired(request["arguments"], TIMEOUT_S, texts[out], texts[err])
         late.cancel()
         return Outcome(code, texts[out], texts[err])
 
