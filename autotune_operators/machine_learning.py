@@ -174,7 +174,7 @@ def _classifier(rw: Rewriter) -> None:
         best = rw("ArgMax", scores, axis=1, keepdims=0)
         rw.result("Gather", rw.array(labels), best)
     if rw.wants(1):
-        rw.returns(rw(op, scores, **attrs), first=1)
+        rw.bind(1, rw(op, scores, **attrs))
 
 
 # --- support vectors ----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def _steps(n_states: int, step: Callable[..., tuple[str, ...]]) -> Rewrite:
         for k in range(n):
             operands = [rw.input(2 + k + m * n) for m in range(2 + n_states)]
             for m, name in enumerate(step(rw, *operands)):
-                rw.returns(name, first=k + m * n)
+                rw.bind(k + m * n, name)
 
     return compose
 

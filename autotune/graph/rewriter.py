@@ -40,7 +40,6 @@ class Rewriter:
         self.types, self.constants = editor.types, editor.constants
         self.nodes: list[Node] = []
         self.target = ""
-        self._renamed: dict[str, str] = {}
 
     # --- the node and its operands ---
 
@@ -160,9 +159,9 @@ class Rewriter:
 
     def like(self, node: Node, *inputs: str, op: str = "", **attrs: Any) -> None:
         """Emit another node with these operands, under its own name, for the first result."""
-        changed = replace(node, op=op or node.op, inputs=self._operands(inputs))
+        made = (self.node.output,)
         attrs = {**node.attrs, **attrs}
-        self.nodes.append(replace(changed, outputs=(self.node.output,), attrs=attrs))
+        self.nodes.append(replace(node, op=op or node.op, inputs=inputs, outputs=made, attrs=attrs))
 
     def results(self, op: str, *inputs: str, n: int | None = None, **attrs: Any) -> None:
         """Emit the operator whose results are those of the node, or the first `n` of them."""
@@ -170,8 +169,13 @@ class Rewriter:
 
     def again(self, *inputs: str, **attrs: Any) -> None:
         """Emit the node itself with other operands, where any are given, and more attributes."""
-        given, merged = self._operands(inputs) or self.node.inputs, {**self.node.attrs, **attrs}
+        given, merged = _stripped(inputs) or self.node.inputs, {**self.node.attrs, **attrs}
         self.nodes.append(replace(self.node, inputs=given, attrs=merged))
+
+    def bind(self, n: int, name: str) -> None:
+        """Let result `n` of the node, where anything reads it, be a copy of a tensor."""
+        if self.wants(n):
+            self._append("Identity", (name,), (self.node.outputs[n],), {})
 
     def alias(self, name: str) -> None:
         """Let readers of the node read tensor `name`; an output of the graph is a copy of it."""
@@ -180,20 +184,19 @@ class Rewriter:
         elif (self.node.op, self.node.inputs) != ("Identity", (name,)):
             self.result("Identity", name)
 
-    def returns(self, *names: str, first: int = 0) -> None:
-        """Let the results of the node from `first` on, where anything reads them, be these tensors.
-
-        What is emitted later may read a tensor under the name that it had.
-        """
+    def returns(self, *names: str) -> None:
+        """Let the results of the node, as far as it has them, be these tensors."""
         made = {name for node in self.nodes for name in node.outputs}
-        for name, out in zip(names, self.node.outputs[first:], strict=False):
-            if out and name in made and name not in self._renamed:
-                self._renamed[name] = out
-                self.nodes = [_renamed(node, self._renamed) for node in self.nodes]
-            elif out and out == self.node.output:
-                self.alias(*self._operands((name,)))
-            elif out:
-                self._append("Identity", (name,), (out,), {})
+        pairs = [(name, out) for name, out in zip(names, self.node.outputs, strict=False) if out]
+        renamed = {name: out for name, out in reversed(pairs) if name in made}
+        self.nodes = [_renamed(node, renamed) for node in self.nodes]
+        for name, out in pairs:
+            if renamed.get(name) != out:
+                source = renamed.get(name, name)
+                if out == self.node.output:
+                    self.alias(source)
+                else:
+                    self._append("Identity", (source,), (out,), {})
 
     @property
     def is_replaced(self) -> bool:
@@ -245,14 +248,15 @@ class Rewriter:
     def _append(
         self, op: str, inputs: tuple[str, ...], outputs: tuple[str, ...], attrs: dict[str, Any]
     ) -> Node:
-        self.nodes.append(Node(self.node.name, op, self._operands(inputs), outputs, attrs))
+        self.nodes.append(Node(self.node.name, op, _stripped(inputs), outputs, attrs))
         return self.nodes[-1]
 
-    def _operands(self, inputs: tuple[str, ...]) -> tuple[str, ...]:
-        """Operands under their present names, without absent ones at the end."""
-        while inputs and not inputs[-1]:
-            inputs = inputs[:-1]
-        return tuple(self._renamed.get(name, name) for name in inputs)
+
+def _stripped(inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Operands without absent ones at the end."""
+    while inputs and not inputs[-1]:
+        inputs = inputs[:-1]
+    return inputs
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:

@@ -133,8 +133,7 @@ def _of_projection(rw: Rewriter, product: str, mask: int, past: int, added: int)
         k, v = (rw("Concat", a, b, axis=2) for a, b in zip(before, (k, v), strict=True))
     if rw.wants(1):
         zero = rw.integers(0)
-        pair = rw("Concat", rw("Unsqueeze", k, zero), rw("Unsqueeze", v, zero), axis=0)
-        rw.returns(pair, first=1)
+        rw.bind(1, rw("Concat", rw("Unsqueeze", k, zero), rw("Unsqueeze", v, zero), axis=0))
     weights = _weights(rw, q, k, widths[0] // n_heads)
     if rw.input(mask):
         weights = rw("Add", weights, _mask(rw, mask, batch, n_keys))
@@ -169,7 +168,8 @@ def _multi_head_attention(rw: Rewriter) -> None:
     if rw.input(6):
         n_keys += rw.shape(6)[2]
         k, v = rw("Concat", rw.input(6), k, axis=2), rw("Concat", rw.input(7), v, axis=2)
-    rw.returns(k, v, first=1)
+    rw.bind(1, k)
+    rw.bind(2, v)
     weights = _weights(rw, q, k, width // n_heads)
     if rw.input(4):
         weights = rw("Add", weights, _mask(rw, 4, batch, n_keys))
@@ -284,7 +284,8 @@ def _group_query_attention(rw: Rewriter) -> None:
         )
     elif n_keys != length:
         raise rw.refuse("a cache that is longer than its keys")
-    rw.returns(k, v, first=1)
+    rw.bind(1, k)
+    rw.bind(2, v)
     group = n_heads // n_shared
     rows = rw.reshaped(q, batch, n_shared, group * length, size)
     weights = rw.reshaped(_weights(rw, rows, k, size), batch, n_heads, length, n_keys)

@@ -92,7 +92,7 @@ def _divided_by_rms(rw: Rewriter, x: str, scale: str, n: int, axis: int = -1) ->
     mean = rw("ReduceMean", rw("Mul", x, x), axes, keepdims=1)
     root = rw("Sqrt", rw("Add", mean, rw.scalar(rw.attr("epsilon", 1e-5))))
     if rw.wants(n):
-        rw.returns(rw("Reciprocal", root), first=n)
+        rw.bind(n, rw("Reciprocal", root))
     rw.result("Mul", rw("Div", x, root), scale)
 
 
@@ -113,7 +113,7 @@ def _with_skip(rw: Rewriter, bias: int) -> str:
     total = rw("Add", rw.input(0), rw.input(1))
     if rw.input(bias):
         total = rw("Add", total, rw.input(bias))
-    rw.returns(total, first=3)
+    rw.bind(3, total)
     return total
 
 
@@ -128,7 +128,7 @@ def _embedding(rw: Rewriter) -> None:
     total = rw("Add", words, rw("Gather", rw.input(3), places))
     if rw.input(1):
         total = rw("Add", total, rw("Gather", rw.input(4), rw.input(1)))
-    rw.returns(total, first=2)
+    rw.bind(2, total)
     epsilon = rw.attr("epsilon", 1e-12)
     rw.result("LayerNormalization", total, rw.input(5), rw.input(6), axis=-1, epsilon=epsilon)
 

@@ -34,7 +34,8 @@ def _layer_norm(rw: Rewriter) -> None:
     variance = rw("ReduceMean", rw("Mul", centred, centred), axes)
     root = rw("Sqrt", rw("Add", variance, rw.scalar(rw.attr("epsilon", 1e-5))))
     inverse = rw("Reciprocal", root)
-    rw.returns(mean, inverse, first=1)
+    rw.bind(1, mean)
+    rw.bind(2, inverse)
     scaled = rw("Mul", rw("Mul", centred, inverse), rw.input(1))
     if rw.input(2):
         rw.result("Add", scaled, rw.input(2))
@@ -60,7 +61,7 @@ def _batch_norm(rw: Rewriter) -> None:
         for n, found in ((1, mean), (2, variance)):
             kept = rw("Mul", rw.input(n + 2), rw.scalar(momentum))
             new = rw("Mul", rw.reshaped(found, -1), rw.scalar(1 - momentum))
-            rw.returns(rw("Add", kept, new), first=n)
+            rw.bind(n, rw("Add", kept, new))
     root = rw("Sqrt", rw("Add", variance, rw.scalar(rw.attr("epsilon", 1e-5))))
     factor = rw("Div", scale, root)
     rw.result("Add", rw("Mul", rw("Sub", x, mean), factor), shift)
@@ -76,8 +77,7 @@ def _dropout(rw: Rewriter) -> None:
         return
     rw.result("Identity", rw.input(0))
     if rw.wants(1):
-        mask = rw("Expand", rw.array(np.ones(1, bool)), rw.integers(*rw.shape(0)))
-        rw.returns(mask, first=1)
+        rw.bind(1, rw("Expand", rw.array(np.ones(1, bool)), rw.integers(*rw.shape(0))))
 
 
 def _hardmax(rw: Rewriter) -> None:

@@ -79,8 +79,6 @@ class Unfolding:
         """The nodes that a rule emits, none where it tells the results; None if it stays."""
         rw = Rewriter(node, self.editor)
         rule(rw)
-        if rw.target:
-            rw.result("Identity", rw.target)
         results = [name for name in node.outputs if name]
         is_told = bool(results) and all(map(self._is_made, results))
         return self._counted(node, rw.nodes) if rw.nodes or is_told else None
@@ -134,7 +132,7 @@ class Unfolding:
         condition = rw.value(0)
         if condition is not None:
             taken = self._taken(rw, "then_branch" if condition.item() else "else_branch", "")
-            rw.returns(*taken.outputs)
+            _copied(rw, taken.outputs)
 
     def loop(self, rw: Rewriter) -> None:
         """One iteration and the remaining Loop; in the end, its results.
@@ -149,7 +147,7 @@ class Unfolding:
         n_done, n_carried = rw.attr("n_done", 0), len(carried)
         rows: tuple[Names, ...] = rw.attr("rows", ((),) * (len(rw.node.outputs) - n_carried))
         if not condition or (rw.input(0) and n_done >= limit):
-            rw.returns(*carried)
+            _copied(rw, carried)
             for n, names in enumerate(rows, n_carried):
                 self._stack(rw, n, names, 0)
             return
@@ -202,7 +200,7 @@ class Unfolding:
             body = self._taken(rw, "body", str(step), (*carried, *parts))
             carried = body.outputs[:n_carried]
             rows = [(*r, new) for r, new in zip(rows, body.outputs[n_carried:], strict=True)]
-        rw.returns(*carried)
+        _copied(rw, carried)
         axes, turned = _directions(rw, "scan_output", n_rows)
         for k, names in enumerate(rows):
             self._stack(rw, n_carried + k, names[::-1] if turned[k] else names, axes[k])
@@ -302,6 +300,12 @@ def _directions(rw: Rewriter, which: str, n: int) -> tuple[tuple[int, ...], tupl
     """Axes and directions of scan inputs or outputs."""
     axes, turned = (rw.attr(f"{which}_{a}", (0,) * n) for a in ("axes", "directions"))
     return axes, turned
+
+
+def _copied(rw: Rewriter, names: Names) -> None:
+    """The first results of the node are these tensors."""
+    for n, name in enumerate(names):
+        rw.bind(n, name)
 
 
 def _each(rw: Rewriter, op: str, names: Names, axis: int) -> Names:
