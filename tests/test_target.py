@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import llvmlite.binding as llvm
 import pytest
 
+from autotune.errors import UsageError
 from autotune.target import (
     Target,
     cpuid,
@@ -15,8 +19,10 @@ from autotune.target import (
     host_target,
     missing_features,
     parse_target,
+    target_names,
+    target_text,
 )
-from autotune.target.isa.x86 import NAMES
+from autotune.target.isa import ALIASES, NAMES, PROCESSORS
 
 pytestmark = pytest.mark.target
 
@@ -81,3 +87,69 @@ def test_no_code_moves_bytes_by_an_instruction_that_is_microcoded() -> None:
         features = parse_target(name).llvm_features.split(",")
         assert "-sse4a" in features
         assert "+sse4a" not in features
+
+
+def test_a_named_cpu_has_its_own_caches_and_a_level_those_of_this_machine() -> None:
+    """Else the choice of tiles would follow the machine that compiles."""
+    host = host_target()
+    for name, known in PROCESSORS.items():
+        target = parse_target(name)
+        is_here = not known.l1_bytes or name == host.cpu
+        own = (known.l1_bytes, known.l2_bytes, known.l3_bytes)
+        here = (host.l1_bytes, host.l2_bytes, host.l3_bytes)
+        assert (target.l1_bytes, target.l2_bytes, target.l3_bytes) == (here if is_here else own)
+
+
+def test_aliases_and_underscores_name_the_same_target() -> None:
+    assert parse_target("core-avx2") == parse_target("core_avx2") == parse_target("haswell")
+    assert parse_target("avx512") == parse_target("x86-64-v4")
+    assert {"native", *NAMES, *ALIASES} == set(target_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("znver55", "znver5"), ("Cascadelake", "cascadelake"), ("AVX2", "avx2")]
+)
+def test_an_unknown_name_is_told_with_close_ones(name: str, near: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown target '{name}'") as caught:
+        parse_target(name)
+    assert f"did you mean {near}" in caught.value.hint
+    assert "autotune target --list" in caught.value.hint
+
+
+def test_a_file_is_the_target_that_wrote_it(any_target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    for target in (host_target(), parse_target("znver5"), parse_target("haswell")):
+        path.write_text(target_text(target, {"flops_per_s": 1e9}))
+        assert parse_target(str(path)) == target
+        assert parse_target(str(path)).n_cores == target.n_cores
+        assert parse_target(str(path)).key == target.key
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"cpu": 3}, "cpu is 3"),
+        ({"cpu": "z80"}, "the features of z80 are not known"),
+        ({"cpu": "a\n"}, "is no CPU"),
+        ({"vector_bits": 64}, "vector_bits is 64"),
+        ({"vector_bits": 512, "n_registers": 32}, "vectors of 512 bits need avx512f"),
+        ({"vector_bits": 384}, "x86-64-v3 has 16 vectors of 256 bits"),
+        ({"n_registers": 0}, "x86-64-v3 has 16 vectors of 256 bits"),
+        ({"features": "+avx2,+fma\n"}, "is no feature"),
+        ({"features": "+avx2"}, "vectors of 256 bits need fma"),
+        ({"l2_bytes": 0}, "l2_bytes is 0"),
+        ({"n_cores": -1}, "n_cores is -1"),
+        (None, "it is no JSON"),
+    ],
+)
+def test_a_broken_file_is_one_clear_line(
+    change: dict[str, Any] | None, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "broken.json"
+    data = json.dumps(parse_target("haswell").to_json() | (change or {}))
+    path.write_text(data if change else data[:-9])
+    with pytest.raises(UsageError, match="describes no target") as caught:
+        parse_target(str(path))
+    assert text in caught.value.message
+    assert "\n" not in caught.value.message
+    assert "autotune target -o" in caught.value.hint

@@ -73,8 +73,8 @@ class Source:
 @dataclass(frozen=True)
 class Request(Source):
     """`threads`: that it runs on; by default as in the log, else as many as are usable. `target`:
-    the name of a CPU. `max_error`, `precision`: as of `TuneConfig`. `note` is told, in a line each,
-    what a user should know.
+    the name of a CPU, or a file that describes one. `max_error`, `precision`: as of `TuneConfig`.
+    `note` is told, in a line each, what a user should know.
     """
 
     _: KW_ONLY

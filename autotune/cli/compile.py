@@ -26,6 +26,7 @@ from autotune.cli.options import (
     format_option,
     operators_option,
     source_options,
+    target_option,
 )
 from autotune.errors import UsageError
 from autotune.files import require_place
@@ -44,7 +45,10 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=FILE, help="File to write.  [MODEL.atn]")
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as tuned]")
 @source_options
-@click.option("--target", help="CPU to compile for; 'log': the one in the log.  [native]")
+@target_option(
+    "CPU to compile for: a name, a file of `autotune target`, or 'log', that of the log.  [native]",
+    "log",
+)
 @exactness_options
 @click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
 @check_input_option

@@ -26,6 +26,7 @@ _COMMANDS = {
     "run": "Run a compiled model on arrays.",
     "bench": "Measure the latency of a compiled model.",
     "tasks": "List the tuning tasks of a model.",
+    "target": "Describe a CPU: this one, or one by its name.",
     "export": "Write a compiled model as a library of C.",
     "measure": "Measure a schedule of your own beside the best of a log.",
     "explain": "Show the best program of a task, stage by stage.",

@@ -143,6 +143,26 @@ class Preset(click.ParamType[str]):
         return _completions(PRESETS, incomplete)
 
 
+class TargetName(click.ParamType[str]):
+    """A CPU by name, or a file that describes it; names are completed in the shell."""
+
+    name = "cpu"
+
+    def __init__(self, *more: str) -> None:
+        self._more = more
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[Any]:
+        """Names of CPUs, and files."""
+        from click.shell_completion import CompletionItem
+
+        from autotune.target.naming import target_names
+
+        names = _completions(sorted([*self._more, *target_names()]), incomplete)
+        return names or [CompletionItem(incomplete, type="file")]
+
+
 def _completions(names: Iterable[str], incomplete: str) -> list[Any]:
     from click.shell_completion import CompletionItem
 
@@ -289,6 +309,13 @@ cache_option = click.option(
     default=True,
     help="Keep compiled programs in the user's cache folder, for the next time.  [cache]",
 )
+
+
+def target_option(help: str, *more: str) -> Callable[[F], F]:
+    """A CPU by its name, of those of `autotune target --list` and `more`, or by its file."""
+    return click.option("--target", "--target-file", "target", type=TargetName(*more), help=help)
+
+
 events_option = click.option(
     "--events",
     type=click.Choice(["jsonl"]),

@@ -21,6 +21,7 @@ from autotune.cli.options import (
     operators_option,
     rules_option,
     source_options,
+    target_option,
     time_option,
     trials_option,
     warm_start_option,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 @args_option
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
 @click.option("--seed", type=SEED, help="Same seed, same search.  [0]")
-@click.option("--target", help="CPU to generate code for.  [native]")
+@target_option("CPU to generate code for: a name or a file of `autotune target`.  [native]")
 @click.option(
     "--runner",
     metavar="COMMAND",

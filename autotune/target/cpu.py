@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Set
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,6 @@ from autotune.target.isa import (
     EMULATION,
     FEATURES,
     ISAS,
-    NAMES,
     Core,
     Isa,
     core_named,
@@ -133,38 +132,19 @@ def _llvm() -> Any:
     return llvmlite.binding
 
 
+def host_cpu_name() -> str:
+    """LLVM's name of the CPU this process runs on."""
+    name: str = _llvm().get_host_cpu_name()
+    return name
+
+
 def host_target() -> Target:
     """Describe the CPU this process runs on."""
     llvm, known = _llvm(), host_features()
     # a newer LLVM may have more names, an older one takes no others than its own
     features = {n: known.get(n, there) for n, there in llvm.get_host_cpu_features().items()}
     text = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items()))
-    return _target(llvm.get_host_cpu_name(), text, _widest(features))
-
-
-def parse_target(text: str) -> Target:
-    """Resolve the name of a target: `native` or the name of an x86-64 CPU known to LLVM.
-
-    `emulated-amx`, for tests: this CPU, and functions in place of the matrix tiles that it lacks.
-
-    Raises `UsageError` for a name that has neither 8 nor 16 float lanes.
-    """
-    if text in ("native", "host", ""):
-        return host_target()
-    if text == EMULATION:
-        host = host_target()
-        return replace(host, features=f"{host.features},+{EMULATION}")
-    isa = NAMES.get(text)
-    if isa is None:
-        known = ", ".join(sorted(NAMES))
-        raise UsageError(f"unknown target '{text}'", f"use 'native' or one of: {known}")
-    return _target(text, "", isa)
-
-
-def target_name(target: Target) -> str:
-    """Name for `parse_target` that gives `target` on the machine that it describes."""
-    named = (name for name in ("native", EMULATION) if parse_target(name) == target)
-    return next(named, target.cpu)
+    return cpu_here(host_cpu_name(), text, _widest(features))
 
 
 def difference(theirs: Target, ours: Target) -> str:
@@ -190,7 +170,8 @@ def needed_features(target: Target) -> tuple[str, ...]:
     """Features that code for `target` may use, by LLVM's names."""
     if target.features:
         return tuple(f[1:] for f in target.llvm_features.split(",") if f.startswith("+"))
-    return (*target.isa.requires, *sorted(FEATURES.get(target.cpu, ())))
+    named = sorted(FEATURES.get(target.cpu, ()))
+    return tuple(dict.fromkeys((*target.isa.requires, *named)))
 
 
 def missing_features(target: Target) -> tuple[str, ...]:
@@ -201,7 +182,8 @@ def missing_features(target: Target) -> tuple[str, ...]:
     return tuple(name for name in needed if not host.get(name, False))
 
 
-def _target(cpu: str, features: str, isa: Isa) -> Target:
+def cpu_here(cpu: str, features: str, isa: Isa) -> Target:
+    """A target with the caches and cores of this machine."""
     l1, l2, l3 = (_cache_bytes(level) for level in (1, 2, 3))
     return Target(
         cpu=cpu,

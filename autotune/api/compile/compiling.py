@@ -47,7 +47,7 @@ from autotune.network.compile.compiler import compile_variants
 from autotune.network.runtime.loading import model_of
 from autotune.records import Header, Log, read_log
 from autotune.records.kept import record_store
-from autotune.target import Target, parse_target, runs_here
+from autotune.target import Target, is_of_file, parse_target, runs_here
 from autotune.target.tiles import denial
 
 
@@ -84,8 +84,10 @@ def plan(request: CompileRequest) -> CompilePlan:
         if request.model is None:
             raise UsageError("there is no model", "name a model, or a log that knows it")
         words = {"precision": request.precision, "max_error": request.max_error}
-        n_threads, target = asked or default_threads(), parse_target(request.target or "native")
-        return _planned(request, resolve(None, words).config, target, n_threads)
+        name = request.target or "native"
+        target = parse_target(name)
+        usable = target.n_cores if is_of_file(name) else default_threads()
+        return _planned(request, resolve(None, words).config, target, asked or usable)
     log = read_log(Path(request.log))
     config = _config_of(request, log)
     log = log.within(config.task_error)

@@ -46,7 +46,7 @@ from autotune.measure.protocols import Device
 from autotune.network.compile.variants import unified
 from autotune.records import Header, Journal, Log, read_log, require_new_log
 from autotune.search.partial import Rule
-from autotune.target import Target, parse_target, runs_here
+from autotune.target import Target, is_of_file, parse_target, runs_here
 from autotune.target.tiles import denial
 from autotune.tuner import Budget, spent
 
@@ -91,6 +91,8 @@ def resolved(request: TuneRequest) -> Resolved:
         "rules": rule_files(paths_of(request.rules)),
         "operators": operators or None,
     }
+    if request.target and is_of_file(request.target):
+        files["target"] = str(Path(request.target).resolve())
     return resolve(request.preset, {name: getattr(request, name) for name in _WORDS} | files)
 
 

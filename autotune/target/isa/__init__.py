@@ -13,8 +13,11 @@ from autotune.target.isa import x86
 from autotune.target.isa.record import Core as Core
 from autotune.target.isa.record import Isa as Isa
 from autotune.target.isa.record import MultiplyAdd as MultiplyAdd
+from autotune.target.isa.record import Processor as Processor
 from autotune.target.isa.record import TileUnit as TileUnit
-from autotune.target.isa.x86 import core_named as core_named
+from autotune.target.isa.x86_processors import ALIASES as ALIASES
+from autotune.target.isa.x86_processors import PROCESSORS as PROCESSORS
+from autotune.target.isa.x86_processors import core_named as core_named
 from autotune.target.isa.x86_tiles import EMULATION as EMULATION
 
 ISAS: tuple[Isa, ...] = (x86.AVX512, x86.AVX2)
@@ -23,10 +26,10 @@ INSTRUCTIONS: tuple[MultiplyAdd, ...] = tuple(
     {f.name: f for isa in ISAS for f in reversed(isa.forms) if f.terms > 1}.values()
 )
 """Multiply-adds of several terms on any CPU, one of each name."""
-NAMES: Mapping[str, Isa] = x86.NAMES
+NAMES: Mapping[str, Isa] = {name: known.isa for name, known in PROCESSORS.items()}
 """Instruction set of each CPU that a user can name."""
-FEATURES: Mapping[str, frozenset[str]] = x86.FEATURES
-"""Features of such CPUs that forms of multiply-add ask for."""
+FEATURES: Mapping[str, frozenset[str]] = {n: known.features for n, known in PROCESSORS.items()}
+"""Features of such CPUs, beyond those that all with its instruction set have."""
 
 
 def isa_with(features: Mapping[str, bool]) -> Isa | None:

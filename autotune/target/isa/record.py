@@ -154,3 +154,21 @@ class Core:
     l3_bytes_per_cycle: float = 8.0
     memory_bytes_per_cycle: float = 5.0
     clock_hz: float = 3.5e9
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """A CPU that can be a target by its name, described without it.
+
+    `features`: of LLVM's names, those that code may use besides what `isa` requires. Sizes are
+    bytes per core, `l3_bytes` of the whole cache behind it; 0 for a level of the instruction set,
+    which is of no particular machine. `llvm_cpu`: LLVM's name of it.
+    """
+
+    isa: Isa
+    features: frozenset[str]
+    core: Core
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    llvm_cpu: str

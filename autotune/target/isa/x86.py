@@ -1,12 +1,11 @@
-"""Floor 0: x86-64: AVX2 with FMA, and AVX-512; facts of a core by LLVM's name of it."""
+"""Floor 0: x86-64: AVX2 with FMA, and AVX-512."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from autotune.target.isa import x86_tiles
-from autotune.target.isa.record import Core, Isa, MultiplyAdd
+from autotune.target.isa.record import Isa, MultiplyAdd
 
 _FLUSH_TO_ZERO, _DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
 """Bits of MXCSR: for results, for operands."""
@@ -118,42 +117,3 @@ AVX512 = Isa(
     byte_pairs=_BYTE_PAIRS,
     avoided=_AVOIDED,
 )
-
-# Few cores share an L3 of AMD's, without a mesh between: alone a core streams 23 bytes per cycle
-# from it, three times as many as an Intel core; 12 are left when all cores stream.
-_ZEN5 = Core(l3_bytes_per_cycle=12.0)
-_ZEN = Core(l3_bytes_per_cycle=12.0, l2_bytes_per_cycle=32.0)
-_ZEN4 = Core(l3_bytes_per_cycle=12.0, l2_bytes_per_cycle=32.0, port_bits=256)
-_CORES = {"znver1": _ZEN, "znver2": _ZEN, "znver3": _ZEN, "znver4": _ZEN4}
-
-NAMES: Mapping[str, Isa] = {
-    "x86-64-v3": AVX2,
-    "haswell": AVX2,
-    "znver3": AVX2,
-    "x86-64-v4": AVX512,
-    "skylake-avx512": AVX512,
-    "cascadelake": AVX512,
-    "icelake-server": AVX512,
-    "sapphirerapids": AVX512,
-    "znver4": AVX512,
-}
-"""CPUs that can be a target, by LLVM's names."""
-
-_WORDS = frozenset({"avx512bw"})
-_VNNI = _WORDS | {"avx512vnni"}
-_VBMI = _VNNI | {"avx512vbmi"}
-_BF16 = _VBMI | {"avx512bf16"}
-FEATURES: Mapping[str, frozenset[str]] = {
-    "x86-64-v4": _WORDS,
-    "skylake-avx512": _WORDS,
-    "cascadelake": _VNNI,
-    "icelake-server": _VBMI,
-    "sapphirerapids": _BF16 | {"amx-tile", "amx-bf16", "amx-int8"},
-    "znver4": _BF16,
-}
-"""Features of CPUs in `NAMES` that forms of multiply-add and look-ups ask for."""
-
-
-def core_named(cpu: str) -> Core:
-    """The costs of a core by LLVM's name of it; of Intel's where the name says nothing."""
-    return _CORES.get(cpu, _ZEN5 if cpu.startswith("znver") else Core())
