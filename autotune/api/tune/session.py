@@ -86,13 +86,13 @@ def resolved(request: TuneRequest) -> Resolved:
     Raises UsageError or LogMismatch for files without logs, rules or settings.
     """
     operators = tuple(str(path.resolve()) for path in paths_of(request.operators))
+    target = request.target
     files = {
         "warm_start": logs_to_learn(paths_of(request.warm_start)),
         "rules": rule_files(paths_of(request.rules)),
         "operators": operators or None,
+        "target": str(Path(target).resolve()) if target and is_of_file(target) else target,
     }
-    if request.target and is_of_file(request.target):
-        files["target"] = str(Path(request.target).resolve())
     return resolve(request.preset, {name: getattr(request, name) for name in _WORDS} | files)
 
 
