@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -277,14 +278,15 @@ int main(void) {
 """
 
 
-def callers(folder: Path, flags: tuple[str, ...], rounds: int) -> Path:
+def callers(folder: Path, flags: tuple[str, ...], rounds: int, sanitiser: str = "") -> Path:
     """A program with two libraries, four threads and a fork."""
     artifact = compiled(parsed(MODELS["floats"]), target="x86-64-v3")
+    cc = shlex.join([*tools().cc, *([f"-fsanitize={sanitiser}"] if sanitiser else [])])
     for name in ("one", "two"):
-        written(artifact, folder, name)
+        write_library(artifact, name, folder, toolchain(cc, "x86_64"), False)
     (folder / "callers.c").write_text(CALLERS % rounds)
     static = ["libone.a", "libtwo.a", "-lpthread"]
-    command = [*tools().cc, "-std=gnu11", *flags, "callers.c", "-I.", *static, "-o", "callers"]
+    command = [*shlex.split(cc), "-std=gnu11", *flags, "callers.c", "-I.", *static, "-o", "callers"]
     subprocess.run(command, check=True, cwd=folder)
     return folder / "callers"
 
@@ -304,6 +306,19 @@ def test_memory_is_used_as_valgrind_wants_it(tmp_path: Path) -> None:
     checked = ["valgrind", "-q", "--error-exitcode=9", *leaks, str(program)]
     done = subprocess.run(checked, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitiser", ["address,undefined", "thread"])
+def test_sanitisers_have_nothing_to_say(tmp_path: Path, sanitiser: str) -> None:
+    """Of the run time in C: kernels and the team are not instrumented."""
+    try:
+        program = callers(tmp_path, ("-g",), 500, sanitiser)
+    except (OutputError, subprocess.CalledProcessError):
+        pytest.skip("the compiler has no such sanitiser")
+    environment = os.environ | {"TSAN_OPTIONS": "die_after_fork=0"}
+    done = subprocess.run([program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
 
 
 def test_a_library_runs_without_llvm(library: Path) -> None:

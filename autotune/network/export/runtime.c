@@ -73,7 +73,8 @@ static Crew *another(Crew **at) {
     return NULL;
   }
   made->pid = madvise(made->block, BLOCK_BYTES, MADV_WIPEONFORK) ? (int)getpid() : 0;
-  WORD(made->block, IS_HERE) = 1;
+  made->generation = 1;
+  WORD(made->block, IS_HERE) = 2;
   made->settings[SET_CAPACITY / 8] = usable_cpus();
   made->settings[SET_PATIENCE / 8] = PATIENCE_NS;
   made->settings[SET_PART / 8] = PART_NS;
@@ -85,17 +86,20 @@ static Crew *another(Crew **at) {
   return expected;
 }
 
-/* The number of the process since the first: in the child of a fork there are no threads. */
+/* The number of forks since the first process, counted from 1: a child has no threads of the team.
+ * Whoever calls first in a child counts; others wait until that is done. */
 static int64_t generation(Crew *crew) {
-  int64_t none = 0;
+  int64_t *here = &WORD(crew->block, IS_HERE), none = 0;
   if (crew->pid && crew->pid != (int)getpid()) {
     memset(crew->block, 0, BLOCK_BYTES);
     crew->pid = (int)getpid();
   }
-  if (!__atomic_load_n(&WORD(crew->block, IS_HERE), __ATOMIC_ACQUIRE) &&
-      __atomic_compare_exchange_n(&WORD(crew->block, IS_HERE), &none, 1, 0, __ATOMIC_ACQ_REL,
-                                  __ATOMIC_ACQUIRE))
+  if (!__atomic_load_n(here, __ATOMIC_ACQUIRE) &&
+      __atomic_compare_exchange_n(here, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     __atomic_add_fetch(&crew->generation, 1, __ATOMIC_ACQ_REL);
+    __atomic_store_n(here, 2, __ATOMIC_RELEASE);
+  }
+  while (__atomic_load_n(here, __ATOMIC_ACQUIRE) != 2) sched_yield();
   return __atomic_load_n(&crew->generation, __ATOMIC_ACQUIRE);
 }
 
@@ -217,19 +221,25 @@ void M(destroy)(M(model) *m) {
   free(m);
 }
 
-/* In the child of a fork nobody else is in a call, and nobody waits. */
+/* In the child of a fork nobody else is in a call, and nobody waits: the first that comes frees all
+ * places, and others wait for that. `-now`: somebody is at it. */
 static void after_fork(M(model) *m, int64_t now) {
-  int64_t before = __atomic_load_n(&m->generation, __ATOMIC_ACQUIRE);
-  if (before == now ||
-      !__atomic_compare_exchange_n(&m->generation, &before, now, 0, __ATOMIC_ACQ_REL,
-                                   __ATOMIC_ACQUIRE))
-    return;
-  for (int n = 0; n < m->n_callers; n++) {
-    for (int k = 0; k < N_VARIANTS; k++) WORD(m->callers[n].places[k].job, JOB_WAITERS) = 0;
-    __atomic_store_n(&m->callers[n].taken, 0, __ATOMIC_RELEASE);
+  int64_t seen = __atomic_load_n(&m->generation, __ATOMIC_ACQUIRE);
+  while (seen != now) {
+    if (seen == -now) {
+      sched_yield();
+      seen = __atomic_load_n(&m->generation, __ATOMIC_ACQUIRE);
+    } else if (__atomic_compare_exchange_n(&m->generation, &seen, -now, 0, __ATOMIC_ACQ_REL,
+                                           __ATOMIC_ACQUIRE)) {
+      for (int n = 0; n < m->n_callers; n++) {
+        for (int k = 0; k < N_VARIANTS; k++) WORD(m->callers[n].places[k].job, JOB_WAITERS) = 0;
+        m->callers[n].taken = 0;
+      }
+      m->n_waiting = 0;
+      __atomic_store_n(&m->generation, now, __ATOMIC_RELEASE);
+      return;
+    }
   }
-  __atomic_add_fetch(&m->news, 1, __ATOMIC_SEQ_CST);
-  wake(&m->news, INT_MAX);
 }
 
 static Caller *take(M(model) *m) {
