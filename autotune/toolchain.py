@@ -15,7 +15,11 @@ from tempfile import TemporaryDirectory
 
 from autotune.errors import MissingDependency, OutputError, UsageError
 
-_ZIG_TARGETS = {"x86_64": "x86_64-linux-gnu.2.28"}
+_ZIG_TARGETS = {
+    "x86_64": "x86_64-linux-gnu.2.28",
+    "aarch64": "aarch64-linux-gnu.2.28",
+    "riscv64": "riscv64-linux-gnu.2.35",
+}
 """Zig's name of Linux on a machine, with the oldest libc that a library needs."""
 _LINKING = ("-z,nodelete", "-z,noexecstack", "-z,relro", "-z,now", "-s")
 _C_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")

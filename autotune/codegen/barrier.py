@@ -16,7 +16,7 @@ def barrier_ir(spins: int, isa: Isa) -> str:
     """
     return f"""
 declare i32 @sched_yield()
-declare void @{isa.pause}()
+{isa.pause_declaration}
 
 ; Word 0: how many have arrived. Word 16, on another line: the phase, which only grows.
 define internal void @barrier(ptr %arrived, i64 %n) noinline {{
@@ -43,7 +43,7 @@ again:
   %patient = icmp ult i64 %spins, {spins}
   br i1 %patient, label %pause, label %yield
 pause:
-  call void @{isa.pause}()
+  {isa.pause_call}
   %more = add i64 %spins, 1
   br label %wait
 yield:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autotune.codegen.multiply_add import multiply_add
 from autotune.codegen.text import (
     I8,
     I16,
@@ -25,7 +26,7 @@ from autotune.codegen.text import (
 from autotune.target.isa import MultiplyAdd
 from autotune.te.expr import Binary, Const, Expr
 
-_BYTES, _WORDS = ("uint8", "int8"), ("int16", "int16")
+_BYTES, _SIGNED, _WORDS = ("uint8", "int8"), ("int8", "int8"), ("int16", "int16")
 _SIGNS = 0x80808080
 
 
@@ -43,16 +44,17 @@ def add_byte_dot(b: FunctionBuilder, parts: Sequence[Value], is_small: bool = Fa
     `is_small`: no byte of x is above 127.
     """
     total, x, y = parts
-    if form := _form(b, total.type, _BYTES):
-        return b.call(form.intrinsics[_bits(total.type)], total.type, [total, *_bytes(b, x, y)])
+    bits = _bits(total.type)
+    exact = _form(b, total.type, _BYTES) or (_form(b, total.type, _SIGNED) if is_small else None)
+    if exact:
+        return multiply_add(b, exact, bits, total, _bytes(b, x, y))
     if form := _form(b, total.type, _WORDS):
         if is_small:
             ones = constant(vector(I16, 2 * total.type.count), 1)
-            name = form.intrinsics[_bits(total.type)]
+            name = form.intrinsics[bits]
             return b.add(total, b.call(name, total.type, [_pairs(b, x, y), ones]))
         for left, right in zip(_halves(b, x, "lshr"), _halves(b, y, "ashr"), strict=True):
-            pairs = b.call(form.intrinsics[_bits(total.type)], total.type, [left, right])
-            total = b.add(total, pairs)
+            total = multiply_add(b, form, bits, total, [left, right])
         return total
     return _one_by_one(b, total, x, y)
 

@@ -11,14 +11,10 @@ from functools import lru_cache
 import llvmlite.binding as llvm
 
 from autotune.codegen.emit import emit_program
+from autotune.codegen.llvm_target import parsed, target_machine
 from autotune.errors import CodegenError
 from autotune.loopir.nodes import Program
 from autotune.target import Target
-
-# The machine combiner adds products of integers of an unrolled sum to one another before they meet
-# their accumulator. That shortens a chain which others hide, and spills: loops of `vpmaddwd` take
-# 1.15 times as long. Other kernels are the same without it.
-llvm.set_option("", "-x86-machine-combiner=false")
 
 LLVM_VERSION = ".".join(map(str, llvm.llvm_version_info))
 """Of the library that optimises and emits."""
@@ -38,10 +34,9 @@ def assembly(program: Program, target: Target) -> str:
 def optimised_module(program: Program, target: Target, prefix: str = "") -> llvm.ModuleRef:
     """The LLVM module after all passes."""
     machine = _machine(target)
-    text = emit_program(program, machine.triple, prefix, target.isa)
+    text = emit_program(program, prefix, target.isa)
     try:
-        module = llvm.parse_assembly(text)
-        module.verify()
+        module = parsed(text, machine)
     except RuntimeError as error:
         raise CodegenError(f"LLVM refuses the generated code: {error}") from error
     return optimise(module, target)
@@ -70,24 +65,10 @@ def optimise(module: llvm.ModuleRef, target: Target) -> llvm.ModuleRef:
 
 def assemble(text: str, target: Target, more_features: str = "") -> bytes:
     """Relocatable object of LLVM assembly, for `target` as it is written: no passes are run."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu,
-        features=target.llvm_features + more_features,
-        opt=2,
-        reloc="pic",
-        codemodel="default",
-    )
-    module = llvm.parse_assembly(f'target triple = "{machine.triple}"\n{text}')
-    module.verify()
-    return bytes(machine.emit_object(module))
+    machine = target_machine(target, 2, more_features)
+    return bytes(machine.emit_object(parsed(text, machine)))
 
 
 @lru_cache(maxsize=4)
 def _machine(target: Target) -> llvm.TargetMachine:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu, features=target.llvm_features, opt=3, reloc="pic", codemodel="default"
-    )
+    return target_machine(target, 3)

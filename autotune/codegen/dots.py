@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from autotune.codegen.arithmetic import TYPES, Arithmetic
 from autotune.codegen.frame import Emitter, Frame, Guard
 from autotune.codegen.lanes import side_by_side
+from autotune.codegen.multiply_add import multiply_add
 from autotune.codegen.text import BF16, I32, FunctionBuilder, Value, constant, undefined, vector
 from autotune.dtypes import DTYPES
 from autotune.errors import ScheduleError
@@ -67,11 +68,7 @@ def _added(dot: _Dot, b: FunctionBuilder, total: Value, operands: list[Value]) -
     bits = dot.form.register_bits(dot.n_lanes)
     times = bits // (dot.n_lanes * dot.form.accumulator_bits)
     whole, operands = _filled(b, total, times), [_filled(b, x, times) for x in operands]
-    name = dot.form.intrinsics[bits]
-    if dot.form.accumulates:
-        found = b.call(name, whole.type, [whole, *operands])
-    else:
-        found = b.add(whole, b.call(name, whole.type, operands))
+    found = multiply_add(b, dot.form, bits, whole, operands)
     return found if times == 1 else b.shuffle(found, found, range(dot.n_lanes))
 
 

@@ -86,9 +86,9 @@ _MAX_ZEROS = 16_384
 """Most bytes of such zeros: of loads in a row behind one selected address."""
 
 
-def emit_program(program: Program, triple: str, prefix: str = "", isa: Isa = ISAS[-1]) -> str:
+def emit_program(program: Program, prefix: str = "", isa: Isa = ISAS[-1]) -> str:
     """A module with one function `void prefix+name(ptr…, i64 begin, i64 end)` per kernel."""
-    module = Module(triple, isa)
+    module = Module(isa)
     for kernel in program.kernels:
         _Function(module, program, kernel, prefix).emit()
     return str(module)

@@ -102,6 +102,7 @@ class _Linker:
         self._exported, self._defined = _definitions(objects, self._sections)
         self._slots: dict[_Target, int] = {}
         self._stubs: dict[str, int] = {}
+        self._labels: dict[_Place, dict[int, Relocation]] = {}
         self._reserve()
         self._starts: dict[_Place, int] = {}
         self._regions: dict[str, int] = {}
@@ -117,10 +118,12 @@ class _Linker:
             start = self._starts[place]
             image[start : start + len(section.data)] = section.data
         for name, at in self._stubs.items():
-            stub = self._machine.stub(at, self._slots[name])
+            slot = self._slots[name]
+            stub = self._machine.stub(at, slot)
             image[at : at + len(stub)] = stub
             for kind, offset, addend in self._machine.stub_relocations:
-                self._cross(kind, at + offset, self._slots[name] + addend)
+                form = self._machine.forms[kind]
+                self._cross(form.name, at + offset, at if form.of_label else slot + addend)
         for target, at in self._slots.items():
             self._write_word(image, at, target, 0)
         for place, section, relocation in self._relocations():
@@ -214,14 +217,33 @@ class _Linker:
                     "compile to position independent code",
                 )
             self._write_word(image, at, target, relocation.addend)
-        else:
-            if form.by_slot:
-                where = self._slots[target]
-            else:
-                where = self._stubs[target] if isinstance(target, str) else self._address(target)
-            form.store(image, at, where + relocation.addend - at)
-            if self._is_written(at) != self._is_written(where):
-                self._cross(form.name, at, where + relocation.addend)
+            return
+        found, base, addend = self._found(target, form), at, relocation.addend
+        if form.of_label:
+            base = found + addend
+            found, addend = self._labelled(target)
+        where = found + addend
+        form.store(image, at, where, base)
+        if self._is_written(at) != self._is_written(found):
+            self._cross(form.name, at, base if form.of_label else where)
+
+    def _found(self, target: _Target, form: RelocationKind) -> int:
+        """The byte that a relocation is about, without its addend."""
+        if form.by_slot:
+            return self._slots[target]
+        return self._stubs[target] if isinstance(target, str) else self._address(target)
+
+    def _labelled(self, label: _Target) -> tuple[int, int]:
+        """What the relocation at a label is about, and its addend."""
+        place, offset = label if not isinstance(label, str) else ((-1, -1), 0)
+        if place not in self._labels:
+            there = self._sections[place].relocations if place in self._sections else ()
+            self._labels[place] = {r.offset: r for r in there}
+        upper = self._labels[place].get(offset)
+        if upper is None:
+            raise CodegenError("a relocation has no upper part", DAMAGED)
+        form = self._form(upper)
+        return self._found(self._target(place[0], upper.symbol), form), upper.addend
 
     def _is_written(self, at: int) -> bool:
         """Whether a byte is in a region that is written at least once."""

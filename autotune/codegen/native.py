@@ -121,7 +121,8 @@ def native_ir(module: ModuleType, isa: Isa, exported: tuple[str, ...], prefix: s
     ]
     known = {f.name: (f"{prefix}{f.name}", len(f.args.args)) for f in functions}
     texts = [_Function(f, known, vars(module), f.name not in exported).text() for f in functions]
-    runtime = _RUNTIME.replace("$PAUSE", isa.pause).replace("$FUTEX", str(isa.futex))
+    runtime = _RUNTIME.replace("$FUTEX", str(isa.futex))
+    runtime = runtime.replace("$DECLARED", isa.pause_declaration).replace("$PAUSE", isa.pause_call)
     return "\n".join([runtime, isa.denormals_ir, *texts])
 
 
@@ -344,7 +345,7 @@ _RUNTIME = (
     + _written("store", "monotonic")
     + _written("store_release", "release")
     + f"""
-declare void @$PAUSE()
+$DECLARED
 declare i32 @sched_yield()
 declare i64 @syscall(i64, ...)
 declare i32 @clock_gettime(i32, ptr)
@@ -365,7 +366,7 @@ define internal i64 @native.compare_exchange(i64 %at, i64 %old, i64 %new) always
   ret i64 %v
 }}
 define internal i64 @native.pause() alwaysinline {{
-  call void @$PAUSE()
+  $PAUSE
   ret i64 0
 }}
 define internal i64 @native.give_way() {{

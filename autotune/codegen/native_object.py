@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from types import ModuleType
 
-import llvmlite.binding as llvm
-
 from autotune.codegen import team_code
 from autotune.codegen.compile import optimise
+from autotune.codegen.llvm_target import parsed, target_machine
 from autotune.codegen.native import native_ir
 from autotune.codegen.team import EXPORTED, SYMBOLS
 from autotune.target import Target
@@ -24,12 +23,6 @@ def native_object(
     module: ModuleType, target: Target, exported: tuple[str, ...], prefix: str
 ) -> bytes:
     """The functions `exported` as `prefix` + name; all others are private to the object."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu, features=target.llvm_features, opt=2, reloc="pic", codemodel="default"
-    )
-    text = native_ir(module, target.isa, exported, prefix)
-    parsed = llvm.parse_assembly(f'target triple = "{machine.triple}"\n{text}')
-    parsed.verify()
-    return bytes(machine.emit_object(optimise(parsed, target)))
+    machine = target_machine(target, 2)
+    made = parsed(native_ir(module, target.isa, exported, prefix), machine)
+    return bytes(machine.emit_object(optimise(made, target)))

@@ -4,7 +4,7 @@ The subset of the emitter: scalars and vectors, straight-line instructions, labe
 functions. A value is its type and its name, and an instruction is only its line of text, so
 writing a kernel takes a third of the time that building and printing llvmlite's objects takes.
 
-    module = Module(triple)
+    module = Module(isa)
     b = Builder(module, "kernel", {"x": PTR, "begin": I64, "end": I64})
     b.store(b.fadd(b.load(b.arguments[0], F32, 4), constant(F32, 1.0)), b.arguments[0], 4)
     b.end()
@@ -30,6 +30,8 @@ class Type:
     text: str
     element: Type | None = None
     count: int = 1
+    times: int = 0
+    """Of a scalable vector: how often it has the lanes that its text says."""
 
     def __str__(self) -> str:
         return self.text
@@ -53,6 +55,8 @@ class Type:
     def suffix(self) -> str:
         """Suffix of an overloaded intrinsic: `f32`, `v16f32`, `i64`…"""
         name = _FLOATS.get(self.scalar.text, self.scalar.text)
+        if self.times:
+            return f"nxv{self.count // self.times}{name}"
         return f"v{self.count}{name}" if self.is_vector else name
 
     def of(self, scalar: Type) -> Type:
@@ -64,6 +68,12 @@ class Type:
 def vector(element: Type, count: int) -> Type:
     """`count` lanes of `element`."""
     return Type(f"<{count} x {element.text}>", element, count)
+
+
+@lru_cache(maxsize=16)
+def _scalable(kind: Type, times: int) -> Type:
+    """The vector of scalable length that is `kind` where the length is `times` 128 bits."""
+    return Type(f"<vscale x {kind.count // times} x {kind.scalar}>", kind.scalar, kind.count, times)
 
 
 VOID, PTR = Type("void"), Type("ptr")
@@ -145,18 +155,21 @@ def _quoted(name: str) -> str:
 class Module:
     """Functions, and their external declarations."""
 
-    def __init__(self, triple: str, isa: Isa = ISAS[-1]) -> None:
+    def __init__(self, isa: Isa = ISAS[-1]) -> None:
         """`isa`: whose instructions may be used where LLVM has no portable name for them."""
         self.isa = isa
-        self._triple = triple
         self._globals: dict[str, str] = {}
         self._functions: list[str] = []
         self._defined: set[str] = set()
         self._zeros: dict[str, int] = {}
 
     def __str__(self) -> str:
-        head = f'target triple = "{self._triple}"'
-        return "\n".join([head, *self._globals.values(), *self._functions, ""])
+        return "\n".join([*self._globals.values(), *self._functions, ""])
+
+    @property
+    def attributes(self) -> str:
+        """Those of every function."""
+        return "nounwind" + self.isa.attributes
 
     def add(self, function: str) -> None:
         """Append the text of a function."""
@@ -226,7 +239,7 @@ class FunctionBuilder:
             f"{a.type} {'noalias ' if apart else ''}{a.name}"
             for a, apart in zip(self.arguments, self._apart, strict=True)
         )
-        head = f"define void @{_quoted(self._name)}({given}) nounwind {{\nentry:"
+        head = f"define void @{_quoted(self._name)}({given}) {self.module.attributes} {{\nentry:"
         self.module.add("\n".join([head, *self._allocas, *self._lines, "  ret void", "}"]))
 
     # --- control ------------------------------------------------------------------------------
@@ -365,6 +378,20 @@ class FunctionBuilder:
             return self._value(result, text)
         self._lines.append(f"  {text}")
         return undefined(VOID)
+
+    def call_scalable(self, name: str, arguments: Sequence[Value]) -> Value:
+        """Call an intrinsic on scalable vectors, of which vectors of fixed length are all; the
+        result is of the type of the first."""
+        times, kind = self.module.isa.vscale, arguments[0].type
+        scalable = [_scalable(a.type, times) for a in arguments]
+        zero = constant(I64, 0)
+        given = [
+            self.call(f"llvm.vector.insert.{k.suffix}.{a.type.suffix}", k, [undefined(k), a, zero])
+            for k, a in zip(scalable, arguments, strict=True)
+        ]
+        found = self.call(name, scalable[0], given)
+        named = f"llvm.vector.extract.{kind.suffix}.{scalable[0].suffix}"
+        return self.call(named, kind, [found, zero])
 
     def _value(self, kind: Type, text: str, hint: str = "") -> Value:
         name = self._named(hint)

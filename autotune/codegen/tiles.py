@@ -103,14 +103,14 @@ class TileCode:
         self.b.call(name, VOID, [*self._registers, *arguments])
 
 
-def product_loop(form: MultiplyAdd, isa: Isa, triple: str, n_rounds: int, fed: bool) -> str:
+def product_loop(form: MultiplyAdd, isa: Isa, n_rounds: int, fed: bool) -> str:
     """LLVM assembly of `peak(operand, sink, begin, end)`: products of matrices and nothing else.
 
     Each turn adds `n_rounds` times the products of two by two operands to four sums, as a register
     tile does. `fed`: the operands are loaded each time.
     """
     assert form.unit is not None
-    module = Module(triple, isa)
+    module = Module(isa)
     b = FunctionBuilder(module, "peak", {"operand": PTR, "sink": PTR, "begin": I64, "end": I64})
     operand, sink, begin, end = b.arguments
     code, width = TileCode(b, form.unit), form.unit.row_bytes

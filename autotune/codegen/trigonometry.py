@@ -111,9 +111,10 @@ def _library_function(m: Math, fn: str, kind: Type) -> str:
     for used in (size, intrinsic):
         m.b.module.declare(used, kind, (kind,))
     limit, bools = constant(kind, _LARGE).name, kind.of(I1)
+    attributes = m.b.module.attributes
     m.b.module.define(
         name,
-        f"""define internal {kind} @{name}({kind} %x, {kind} %value) noinline cold nounwind {{
+        f"""define internal {kind} @{name}({kind} %x, {kind} %value) noinline cold {attributes} {{
   %size = call {kind} @{size}({kind} %x)
   %large = fcmp ogt {kind} %size, {limit}
   %exact = call {kind} @{intrinsic}({kind} %x)

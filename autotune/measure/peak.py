@@ -12,8 +12,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import llvmlite.binding as llvm
-
 from autotune.codegen.arithmetic import TYPES
 from autotune.codegen.compile import assemble
 from autotune.codegen.text import constant, vector
@@ -260,7 +258,7 @@ def multiply_add_loop(target: Target, form: MultiplyAdd, n: int, fed: bool) -> s
     `prefer-vector-width` keeps LLVM from halving vectors on CPUs for which it prefers 256 bits.
     """
     if form.unit is not None:
-        return product_loop(form, target.isa, llvm.get_default_triple(), _ROUNDS, fed)
+        return product_loop(form, target.isa, _ROUNDS, fed)
     bits = target.vector_bits
     sums = vector(TYPES[form.accumulator], bits // form.accumulator_bits)
     x_kind, y_kind = (vector(TYPES[d], form.terms * sums.count) for d in form.operands)

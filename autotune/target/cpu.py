@@ -16,18 +16,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from autotune.brief import brief
-from autotune.codec import from_json, to_json, within
+from autotune.codec import LEFT_OUT, Holds, from_json, to_json, within
 from autotune.errors import UsageError
 from autotune.machine import usable_cpus
 from autotune.target import cpuid
 from autotune.target.isa import (
+    ARCHITECTURES,
     EMULATION,
     FEATURES,
-    ISAS,
+    HOST,
+    PROCESSORS,
+    Architecture,
     Core,
     Isa,
+    Processor,
     core_named,
-    isa_of_width,
     isa_with,
     with_forms,
 )
@@ -44,17 +47,31 @@ class Target:
     `features` is LLVM's comma-separated feature string; sizes are bytes per core (`l3_bytes`: of
     the whole cache); `vector_bits` is the widest float vector, `n_registers` how many of them.
     `n_cores`: how many the process could use that described it; no property of the CPU, so targets
-    that differ in nothing else are equal.
+    that differ in nothing else are equal. `arch`: the name of its architecture.
     """
 
     cpu: str
     features: str
-    vector_bits: Annotated[int, within(ISAS[-1].vector_bits)]
+    vector_bits: Annotated[int, within(min(a.isas[-1].vector_bits for a in ARCHITECTURES.values()))]
     n_registers: int
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
     n_cores: int = field(default=1, compare=False)
+    arch: Annotated[
+        str, LEFT_OUT, Holds(ARCHITECTURES.__contains__, "the name of an architecture")
+    ] = HOST.name
+
+    @property
+    def architecture(self) -> Architecture:
+        """What it has in common with other CPUs that run its code."""
+        return ARCHITECTURES[self.arch]
+
+    @property
+    def llvm_cpu(self) -> str:
+        """LLVM's name of it."""
+        known = PROCESSORS.get(self.cpu)
+        return known.llvm_cpu if known else self.cpu
 
     @property
     def lanes(self) -> int:
@@ -64,7 +81,7 @@ class Target:
     @property
     def isa(self) -> Isa:
         """The instruction set of the code for this CPU, with the multiply-adds that it has."""
-        return _isa(self.cpu, self.features, self.vector_bits)
+        return _isa(self.arch, self.cpu, self.features, self.vector_bits)
 
     @property
     def core(self) -> Core:
@@ -112,9 +129,10 @@ class Target:
 
 
 @lru_cache(maxsize=64)
-def _isa(cpu: str, features: str, vector_bits: int) -> Isa:
+def _isa(arch: str, cpu: str, features: str, vector_bits: int) -> Isa:
     named = {f[1:] for f in features.split(",") if f.startswith("+")}
-    return with_forms(isa_of_width(vector_bits), named or FEATURES.get(cpu, frozenset()))
+    isa = ARCHITECTURES[arch].isa(vector_bits, named)
+    return with_forms(isa, named or FEATURES.get(cpu, frozenset()))
 
 
 def host_features() -> dict[str, bool]:
@@ -147,6 +165,21 @@ def host_target() -> Target:
     return cpu_here(host_cpu_name(), text, _widest(features))
 
 
+def cpu_elsewhere(cpu: str, architecture: Architecture, known: Processor) -> Target:
+    """A target of another architecture, described without this machine."""
+    features = (f"+{name}" for name in (*known.isa.requires, *sorted(known.features)))
+    return Target(
+        cpu=cpu,
+        features=",".join([*filter(None, [architecture.common]), *features]),
+        vector_bits=known.isa.vector_bits,
+        n_registers=known.isa.n_registers,
+        l1_bytes=known.l1_bytes,
+        l2_bytes=known.l2_bytes,
+        l3_bytes=known.l3_bytes,
+        arch=architecture.name,
+    )
+
+
 def difference(theirs: Target, ours: Target) -> str:
     """Differences of two CPUs, for people: `l3_bytes is 33554432 there and 16777216 here`."""
     parts = [
@@ -176,6 +209,8 @@ def needed_features(target: Target) -> tuple[str, ...]:
 
 def missing_features(target: Target) -> tuple[str, ...]:
     """Features of `target` that this CPU does not have, by LLVM's names."""
+    if target.architecture is not HOST:
+        return needed_features(target)
     host, needed = host_features(), needed_features(target)
     if not host.keys() >= set(needed):  # of a newer LLVM
         host = dict(_llvm().get_host_cpu_features()) | host

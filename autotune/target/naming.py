@@ -16,8 +16,8 @@ from typing import Any
 from autotune.codec import Misfit
 from autotune.errors import UsageError
 from autotune.files import open_input
-from autotune.target.cpu import Target, cpu_here, host_cpu_name, host_target
-from autotune.target.isa import ALIASES, EMULATION, PROCESSORS, isa_of_width
+from autotune.target.cpu import Target, cpu_elsewhere, cpu_here, host_cpu_name, host_target
+from autotune.target.isa import ALIASES, EMULATION, HOST, PROCESSORS, architecture_of
 
 _MOST_BYTES = 1 << 16
 _FILE = ".json"
@@ -46,6 +46,9 @@ def parse_target(text: str) -> Target:
     known = PROCESSORS.get(cpu)
     if known is None:
         raise _unknown(text)
+    architecture = architecture_of(cpu)
+    if architecture is not HOST:
+        return cpu_elsewhere(cpu, architecture, known)
     target = cpu_here(cpu, "", known.isa)
     if not known.l1_bytes or cpu == host_cpu_name():
         return target
@@ -101,8 +104,8 @@ def read_target(path: Path) -> Target:
 
 def _require_coherent(target: Target) -> None:
     """Raise ValueError where the fields of a target contradict each other."""
-    isa = isa_of_width(target.vector_bits)
     features = target.features.split(",")
+    isa = target.architecture.isa(target.vector_bits, {f[1:] for f in features if f[:1] == "+"})
     wrong = [f for f in features if f and not re.fullmatch(r"[+-][\w.-]+", f)]
     if wrong:
         raise ValueError(f"{wrong[0]!r} is no feature")

@@ -50,23 +50,18 @@ class Launch:
 
 def compile_entry(launches: Sequence[Launch], n_bases: int, target: Target) -> bytes:
     """Object with `RUN`, `PROFILE` and `DIRECT`; symbols of kernels and the team are left open."""
-    import llvmlite.binding as llvm  # compiled networks run without it
+    # compiled networks run without LLVM
+    from autotune.codegen.llvm_target import parsed, target_machine
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=target.cpu, features=target.llvm_features, opt=1, reloc="pic", codemodel="default"
-    )
-    module = llvm.parse_assembly(entry_ir(launches, n_bases, machine.triple, target.isa))
-    module.verify()
+    machine = target_machine(target, 1)
+    module = parsed(entry_ir(launches, n_bases, target.isa), machine)
     return bytes(machine.emit_object(module))
 
 
-def entry_ir(launches: Sequence[Launch], n_bases: int, triple: str, isa: Isa) -> str:
+def entry_ir(launches: Sequence[Launch], n_bases: int, isa: Isa) -> str:
     """LLVM IR of both main functions, which call the kernels by their symbols."""
     return "\n".join(
         [
-            f'target triple = "{triple}"',
             *_declarations(launches),
             _DECLARATIONS,
             isa.denormals_ir,

@@ -82,12 +82,19 @@ def _place(at: int, written: int) -> str:
 
 
 def _crossings(image: Image, written: int, in_code: bool) -> Iterator[str]:
-    """Relocations of the distances from one section to the other."""
+    """Relocations of the distances from one section to the other.
+
+    Some are about the place of another one, which has a name then.
+    """
+    labels = MACHINES[image.machine].names_of_labels
     for kind, pairs in image.crossings.items():
         for at, target in pairs:
             if (at < written) is not in_code:
                 continue
-            there = f"{_WRITTEN} + {target - written}" if in_code else f"{_CODE} + {target}"
+            there = _place(target, written)
+            if kind in labels:
+                yield f"upper_{target} = {there}"
+                there = f"upper_{target}"
             yield f"  .reloc {_place(at, written)}, {kind}, {there}"
 
 

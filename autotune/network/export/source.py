@@ -13,7 +13,8 @@ from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, RUN, entr
 from autotune.network.export.assembly import TEAM_SYMBOL
 from autotune.network.export.interface import LibraryInterface
 from autotune.pages import CACHE_LINE
-from autotune.target import cpuid, needed_features
+from autotune.target import Target, cpuid, needed_features
+from autotune.target.isa import Architecture
 from autotune.target.tiles import FEATURE
 
 WEIGHTS_HEADER = 4096
@@ -78,12 +79,13 @@ typedef struct {{
 
 def source(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str:
     """The text of NAME.c. `digest`: of the constants, which are a file where `is_separate`."""
+    probe = interface.target.architecture.probe
     parts = [
         _head(interface, is_separate),
         *_tables(interface),
         _constants(interface, digest, is_separate),
         _arrays(interface),
-        *(_text(file) for file in ("linux.c", "x86.c", "runtime.c")),
+        *(_text(file) for file in ("linux.c", probe, "runtime.c")),
     ]
     return "\n".join(parts)
 
@@ -123,6 +125,7 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
         "PATIENCE_NS": round(team.PATIENCE_S * 1e9),
         "PART_NS": round(team.PART_S * 1e9),
         "NEEDS_TILES": int(FEATURE in needed),
+        "VECTOR_BYTES": _vector_bytes(interface.target),
         **{name: getattr(team_code, name) for name in (*_TEAM, *_SETTINGS)},
         **{f"JOB_{name}": getattr(team_code, name) for name in _JOB},
     }
@@ -132,7 +135,7 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
         guard=interface.name.upper(),
         team=TEAM_SYMBOL,
         features=_quoted(" ".join(needed)),
-        needed=_bits(needed),
+        needed=_bits(interface.target.architecture, needed),
         numbers="\n".join(lines).rstrip(","),
     )
     sizes = {
@@ -149,7 +152,19 @@ def _ports(interface: LibraryInterface) -> Iterator[Endpoint]:
         yield from tensor.ends
 
 
-def _bits(features: Iterable[str]) -> str:
+def _vector_bytes(target: Target) -> int:
+    """Of a vector whose length is not the same on all CPUs of its architecture; else 0."""
+    return target.vector_bits // 8 if target.isa.is_scalable else 0
+
+
+def _bits(architecture: Architecture, features: Iterable[str]) -> str:
+    """Rows of what the probe asks for: bits of registers that tell a CPU, or of Linux' words."""
+    if architecture.capabilities:
+        words: dict[str, int] = {}
+        told = architecture.capabilities
+        for word, bit in (told[name] for name in features if name in told):
+            words[word] = words.get(word, 0) | 1 << bit
+        return ", ".join(f"{{{word}, {bits:#x}}}" for word, bits in words.items())
     rows = cpuid.bits_of(features).items()
     return ", ".join(
         f"{{{leaf:#x}, {subleaf}, {register}, {bits:#x}, {saved:#x}}}"

@@ -116,7 +116,7 @@ def _place_row_reduction(
     host = root or op.name
     if width == 0:
         return _place_column_reduction(p.add(ComputeAt(op.name, host, row)), op, target)
-    widths = [width, *(w for w in (target.lanes, _FEW) if w < width)]
+    widths = [*dict.fromkeys(w for w in (width, target.lanes, _FEW) if w <= width)]
     partials = [f"{op.name}.lanes{w}" for w in widths]
     out = p.add(*(RFactor(op.name, w, n) for w, n in zip(widths, partials, strict=True)))
     if root is not None:

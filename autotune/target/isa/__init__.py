@@ -1,4 +1,4 @@
-"""Floor 0: the instruction sets that code can be made for.
+"""Floor 0: the architectures and instruction sets that code can be made for.
 
 isa = isa_with(features)          # the widest one of this CPU
 core = core_named("znver4")       # costs of instructions
@@ -6,30 +6,57 @@ core = core_named("znver4")       # costs of instructions
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from autotune.target.isa import x86
+from autotune.target.isa import arm, riscv, x86_processors
+from autotune.target.isa.record import Architecture as Architecture
 from autotune.target.isa.record import Core as Core
 from autotune.target.isa.record import Isa as Isa
 from autotune.target.isa.record import MultiplyAdd as MultiplyAdd
 from autotune.target.isa.record import Processor as Processor
 from autotune.target.isa.record import TileUnit as TileUnit
 from autotune.target.isa.x86_processors import ALIASES as ALIASES
-from autotune.target.isa.x86_processors import PROCESSORS as PROCESSORS
-from autotune.target.isa.x86_processors import core_named as core_named
 from autotune.target.isa.x86_tiles import EMULATION as EMULATION
 
-ISAS: tuple[Isa, ...] = (x86.AVX512, x86.AVX2)
-"""Widest vectors first."""
-INSTRUCTIONS: tuple[MultiplyAdd, ...] = tuple(
-    {f.name: f for isa in ISAS for f in reversed(isa.forms) if f.terms > 1}.values()
+HOST = x86_processors.X86_64
+"""The architecture that this package runs on."""
+ARCHITECTURES: Mapping[str, Architecture] = {
+    a.name: a for a in (x86_processors.X86_64, arm.AARCH64, riscv.RISCV64)
+}
+ISAS: tuple[Isa, ...] = HOST.isas
+"""Of this process, widest vectors first."""
+
+
+def _instructions(isas: Iterable[Isa]) -> dict[str, MultiplyAdd]:
+    return {f.operation: f for isa in isas for f in reversed(isa.forms) if f.terms > 1}
+
+
+_OWN, _ALL = (
+    _instructions(ISAS),
+    _instructions(isa for a in ARCHITECTURES.values() for isa in a.isas),
 )
-"""Multiply-adds of several terms on any CPU, one of each name."""
+INSTRUCTIONS: tuple[MultiplyAdd, ...] = tuple((_OWN | _ALL | _OWN).values())
+"""Multiply-adds of several terms on any CPU, one of each name in schedules."""
+PROCESSORS: Mapping[str, Processor] = {
+    name: known for a in ARCHITECTURES.values() for name, known in a.processors.items()
+}
+"""CPUs that a user can name."""
 NAMES: Mapping[str, Isa] = {name: known.isa for name, known in PROCESSORS.items()}
-"""Instruction set of each CPU that a user can name."""
+"""The instruction set of each of them."""
 FEATURES: Mapping[str, frozenset[str]] = {n: known.features for n, known in PROCESSORS.items()}
 """Features of such CPUs, beyond those that all with its instruction set have."""
+
+
+def architecture_of(cpu: str) -> Architecture:
+    """That of a CPU in `PROCESSORS`."""
+    return next(a for a in ARCHITECTURES.values() if cpu in a.processors)
+
+
+def core_named(cpu: str) -> Core:
+    """The costs of a core by its name."""
+    known = PROCESSORS.get(cpu)
+    return known.core if known else x86_processors.unknown_core(cpu)
 
 
 def isa_with(features: Mapping[str, bool]) -> Isa | None:
@@ -42,14 +69,3 @@ def with_forms(isa: Isa, features: Set[str]) -> Isa:
     there = (f for f in isa.forms if not f.features or not features.isdisjoint(f.features))
     lookup = isa.byte_lookup if isa.byte_lookup_feature in features else ""
     return replace(isa, forms=tuple(there), byte_lookup=lookup)
-
-
-def isa_of_width(vector_bits: int) -> Isa:
-    """The instruction set that the code of a target with such vectors uses.
-
-    Raises ValueError where all have wider ones.
-    """
-    for isa in ISAS:
-        if isa.vector_bits <= vector_bits:
-            return isa
-    raise ValueError(f"no instruction set has vectors of {vector_bits} bits")

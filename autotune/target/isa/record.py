@@ -1,12 +1,12 @@
 """Floor 0: records of an instruction set and of a core, as plain data.
 
-A new instruction set is one module of records beside `x86`, named in `isa.ISAS`. Whatever LLVM has
-a portable name for (fused multiply-add, prefetch, masked load) is in no record.
+An architecture is one module of records, named in `isa.ARCHITECTURES`. Whatever LLVM has a portable
+name for (fused multiply-add, prefetch, masked load) is in no record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from autotune.brief import brief
@@ -60,7 +60,9 @@ class MultiplyAdd:
     accumulator lanes as fit it. `intrinsics`: LLVM's name of it by the bits of the accumulators,
     none where LLVM makes the instruction of its own portable operation. `accumulates`: whether it
     adds to its accumulator; else an addition follows. `features`: of a CPU, any one of them
-    suffices, besides those that the instruction set requires.
+    suffices, besides those that the instruction set requires. `same_as`: the name that schedules
+    have for it, where another architecture has an instruction of the same factors and terms.
+    `scalable_bits`: the least vectors that its intrinsic takes as scalable ones; 0 for none.
 
     `unit`: of a form whose operands are matrices: c[i, j] += Σ a[i, g, t] · b[g, j, t] over all
     groups g of `terms` terms t that a row of a register holds.
@@ -75,6 +77,13 @@ class MultiplyAdd:
     accumulates: bool = True
     features: tuple[str, ...] = ()
     unit: TileUnit | None = None
+    same_as: str = ""
+    scalable_bits: int = 0
+
+    @property
+    def operation(self) -> str:
+        """Its name in schedules and in loop IR."""
+        return self.same_as or self.name
 
     def flops(self, vector_bits: int) -> int:
         """Multiplications and additions of one instruction on a vector of so many bits."""
@@ -101,10 +110,13 @@ class Isa:
     bits of integers, "" where there is none. `byte_lookup`: that of bytes chosen from two vectors
     of 64, "" where a CPU has not `byte_lookup_feature`. `byte_pairs`: by the bits of a vector, that
     of sums of two products of bytes, unsigned by signed, saturated at 16 bits. `pause`: the
-    intrinsic that eases a core that spins. `line_flushes`: intrinsics that drop a cache line, by
-    the feature they need, fastest first. `denormals_ir`: `i32 @flush_denormals()` and
-    `void @restore_denormals(i32)` as LLVM assembly. `futex`: Linux' number of that system call.
-    `avoided`: features that no code uses.
+    intrinsic that eases a core that spins, `pause_argument` what it takes. `line_flushes`:
+    intrinsics that drop a cache line, by the feature they need, fastest first. `denormals_ir`:
+    `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM assembly. `futex`:
+    Linux' number of that system call.
+    `avoided`: features that no code uses. `vscale`: 128 bits times as many are a scalable vector,
+    whose length is then known; 0 without such. `is_scalable`: whether other CPUs with
+    these features may have vectors of another length.
     """
 
     name: str
@@ -124,10 +136,28 @@ class Isa:
     byte_pairs: Mapping[int, str] = field(default_factory=dict)
     estimate_lanes: tuple[int, ...] = ()
     avoided: tuple[str, ...] = ()
+    pause_argument: str = ""
+    vscale: int = 0
+    is_scalable: bool = False
 
     def form(self, name: str) -> MultiplyAdd | None:
-        """The multiply-add called `name`; None where it has none."""
-        return next((f for f in self.forms if f.name == name), None)
+        """The multiply-add that schedules call `name`; None where it has none."""
+        return next((f for f in self.forms if f.operation == name), None)
+
+    @property
+    def pause_declaration(self) -> str:
+        """LLVM's declaration of `pause`."""
+        return f"declare void @{self.pause}({self.pause_argument.partition(' ')[0]})"
+
+    @property
+    def pause_call(self) -> str:
+        """LLVM's instruction that pauses."""
+        return f"call void @{self.pause}({self.pause_argument})"
+
+    @property
+    def attributes(self) -> str:
+        """Attributes of functions that have vectors, after a space."""
+        return f" vscale_range({self.vscale},{self.vscale})" if self.vscale else ""
 
     @property
     def narrows_to_bfloat16(self) -> bool:
@@ -172,3 +202,37 @@ class Processor:
     l2_bytes: int
     l3_bytes: int
     llvm_cpu: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Architecture:
+    """A family of CPUs that run the same code.
+
+    `name`: as the ELF machine and Linux have it. `triple`, `abi`: LLVM's. `isas`: widest vectors
+    first, of one width the more demanding first. `processors`: by the names of targets; that of
+    this process has other ones as well. `common`: features in LLVM's words that all code has.
+    `probe`: the file in C that asks a CPU whether it can run a library. `capabilities`: the word of
+    the auxiliary vector and the bit in it that Linux tells a feature by, none where the CPU itself
+    is asked. `options`: LLVM's.
+    """
+
+    name: str
+    triple: str
+    isas: tuple[Isa, ...]
+    processors: Mapping[str, Processor]
+    probe: str
+    abi: str = ""
+    common: str = ""
+    capabilities: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+    def isa(self, vector_bits: int, features: Set[str]) -> Isa:
+        """The instruction set that the code of a target with such vectors and features uses.
+
+        Raises ValueError where all have wider vectors.
+        """
+        fitting = [isa for isa in self.isas if isa.vector_bits <= vector_bits]
+        if not fitting:
+            raise ValueError(f"no instruction set has vectors of {vector_bits} bits")
+        widest = [isa for isa in fitting if isa.vector_bits == fitting[0].vector_bits]
+        return next((isa for isa in widest if features.issuperset(isa.requires)), widest[-1])
