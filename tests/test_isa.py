@@ -17,11 +17,12 @@ from autotune.measure.peak import multiply_add_loop
 from autotune.target import Target, cpuid, parse_target
 from autotune.target.isa import (
     ALIASES,
+    ARCHITECTURES,
     FEATURES,
+    HOST,
     ISAS,
     NAMES,
     core_named,
-    isa_of_width,
     isa_with,
     with_forms,
 )
@@ -50,9 +51,10 @@ def test_a_named_target_has_the_registers_of_its_instruction_set(name: str) -> N
 
 
 def test_a_multiply_add_of_float32_is_two_operations_a_lane() -> None:
-    for isa in ISAS:
-        assert isa.forms[0].flops(isa.vector_bits) == isa.vector_bits // 16
-        assert isa_of_width(isa.vector_bits) is isa
+    for architecture in ARCHITECTURES.values():
+        for isa in architecture.isas:
+            assert isa.forms[0].flops(isa.vector_bits) == isa.vector_bits // 16
+            assert architecture.isa(isa.vector_bits, set(isa.requires)) is isa
 
 
 def test_ports_that_are_narrower_than_vectors_take_them_in_halves(any_target: Target) -> None:
@@ -63,13 +65,14 @@ def test_ports_that_are_narrower_than_vectors_take_them_in_halves(any_target: Ta
 
 
 @pytest.mark.slow
-def test_nothing_but_the_isa_names_an_x86_intrinsic() -> None:
+def test_nothing_but_the_isa_names_an_intrinsic_of_one_architecture() -> None:
     for path in PACKAGE.rglob("*.py"):
         if "isa" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                assert "llvm.x86" not in node.value, path
+                names = ("llvm.x86", "llvm.aarch64", "llvm.riscv")
+                assert not any(name in node.value for name in names), path
 
 
 _VECTORS = ("avx512", "avx10", "avxvnni", "avxifma", "avxneconvert")
@@ -138,15 +141,15 @@ def by_llvm() -> dict[str, set[str]]:
 def test_a_named_cpu_has_the_features_that_llvm_gives_it(by_llvm: dict[str, set[str]]) -> None:
     """One too many and code stops with an illegal instruction; one too few and it is slow."""
     known = {cpu: ALIASES.get(cpu.replace("_", "-"), cpu.replace("_", "-")) for cpu in by_llvm}
-    expected = {cpu: set(FEATURES[name]) for cpu, name in known.items() if name in NAMES}
+    expected = {cpu: set(FEATURES[name]) for cpu, name in known.items() if name in HOST.processors}
     assert {cpu: by_llvm[cpu] for cpu in expected} == expected
     assert set(by_llvm) - set(expected) <= _WITHOUT_RECORD
-    assert set(known.values()) >= set(NAMES)
+    assert set(known.values()) >= set(HOST.processors)
 
 
 def test_llvm_selects_the_multiply_adds_of_a_named_cpu() -> None:
     """Of an instruction that the CPU does not have it would say that it cannot be selected."""
-    for name in NAMES:
+    for name in HOST.processors:
         target = parse_target(name)
         machine = llvm.Target.from_triple("x86_64").create_target_machine(name)
         for form in target.isa.forms:

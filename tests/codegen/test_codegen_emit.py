@@ -192,7 +192,7 @@ def test_near_strides_with_and_without_a_mask(first: int, stride: int, dtype: st
 @pytest.mark.parametrize("count", [2, 4, 12, 16])
 @pytest.mark.parametrize("stride", NEAR_STRIDES)
 def test_near_strides_read_nothing_behind_the_last_element(stride: int, count: int) -> None:
-    b = FunctionBuilder(Module("", ISAS[-1]), "f", {"x": PTR}, ())
+    b = FunctionBuilder(Module(ISAS[-1]), "f", {"x": PTR}, ())
     starts = []
 
     def part(start: int, mask: Value | None) -> Value:
@@ -227,7 +227,7 @@ def test_transposed_in_registers(dtype: str, n_columns: int, n_lanes: int) -> No
     x = numbers(n_lanes * 3 * n_columns, dtype).reshape(n_lanes, 3, n_columns)
     found = agree(program, {"x": x})
     np.testing.assert_array_equal(found["y"], x.transpose(2, 1, 0))
-    n_inserted = emit_program(program, "").count("insertelement")
+    n_inserted = emit_program(program).count("insertelement")
     assert (n_inserted > 0) == (n_columns == 5)
 
 
@@ -235,7 +235,7 @@ def test_transposed_in_registers(dtype: str, n_columns: int, n_lanes: int) -> No
 def test_columns_that_may_not_be_there_are_not_read_together(bound: int) -> None:
     """Even where all of them are: who says so is not looked at."""
     program = transposition(8, 8, "float32", compare("lt", Var("u"), idx(bound)))
-    assert "<8 x float>, ptr" not in emit_program(program, "")
+    assert "<8 x float>, ptr" not in emit_program(program)
     agree(program, {"x": numbers(8 * 3 * 8).reshape(8, 3, 8)})
 
 
@@ -378,7 +378,7 @@ def test_branch_on_an_unrolled_loop_is_decided() -> None:
     )
     program = program_of(x, out, For("i", 4, "unroll", (body,)))
     agree(program, x)
-    assert emit_program(program, "").count("load float") == 2
+    assert emit_program(program).count("load float") == 2
 
 
 def test_local_buffers_of_one_name() -> None:
@@ -416,7 +416,7 @@ def test_two_vector_loops_are_refused() -> None:
     store = Store(out, (I, Var("j")), f32(0))
     nested = For("i", 2, "vectorize", (For("j", 2, "vectorize", (store,)),))
     with pytest.raises(CodegenError, match="inside another vector loop"):
-        emit_program(program_of({}, out, nested), "")
+        emit_program(program_of({}, out, nested))
 
 
 TILE: Steps = (
@@ -502,7 +502,7 @@ def test_where_data_choose_both_sides_are_read() -> None:
     chosen = Select(compare("ne", chosen, chosen), f32(0), chosen)
     loop = For("i", LANES, "vectorize", (Store(out, (I,), chosen),))
     program = program_of(inputs, out, loop)
-    text = emit_program(program, "")
+    text = emit_program(program)
     assert "masked" not in text
     assert text.count(f"load <{LANES} x float>") == 2
     agree(program, inputs, 0)
@@ -521,7 +521,7 @@ def test_rows_of_a_table_are_whole_vectors(kind: str) -> None:
     buffers.append(Buffer(out, "output", dense(out.shape)))
     kernel = Kernel("k", 1, "n", ("table", "ids", "y"), (outer,))
     program = Program(tuple(buffers), (), (kernel,))
-    text = emit_program(program, "")
+    text = emit_program(program)
     assert "insertelement" not in text
     assert f"<{LANES} x float>" in text
     np.testing.assert_array_equal(agree(program, inputs)["y"], inputs["table"][[3, 0, 4, 0]])

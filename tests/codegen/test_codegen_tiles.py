@@ -256,7 +256,7 @@ def test_the_space_has_tiles_for_every_sum_of_products(name: str) -> None:
         rows = sketches[n].sample(64, rng)
         rows = rows[analyse(dag, sketches[n], rows, EMULATED).valid]
         program = lower(dag, sketches[n].bind(rows[0]), verify=True)
-        assert "call void @emulated.tdp" in emit_program(program, "", isa=EMULATED.isa)
+        assert "call void @emulated.tdp" in emit_program(program, isa=EMULATED.isa)
         limit = {"float32 by bfloat16": 3e-5, "attention": 5e-3, "separable": 5e-3}.get(name, 3e-6)
         assert_close(run_compiled(program, inputs, EMULATED, 2), wanted, limit)
 
@@ -372,9 +372,9 @@ def test_a_window_that_tears_rows_apart_is_multiplied_in_memory() -> None:
     rows = sketch.sample(64, np.random.default_rng(0))
     rows = rows[analyse(dag, sketch, rows, AMX).valid]
     program = lower(dag, sketch.bind(rows[0]), verify=True)
-    assert "tdpbusd" in emit_program(program, "", isa=AMX.isa)
+    assert "tdpbusd" in emit_program(program, isa=AMX.isa)
     torn = with_strides(program, {"x": (128, 8, 1)})
-    assert "tdpbusd" not in emit_program(torn, "", isa=AMX.isa)
+    assert "tdpbusd" not in emit_program(torn, isa=AMX.isa)
 
 
 def test_tile_loops_are_the_four_innermost_ones() -> None:

@@ -74,7 +74,7 @@ def test_no_annotated_loop_is_expanded_on_a_cpu_that_has_the_instruction(cpu: st
                 assert instructions(program)
                 assert not [x for kernel in program.kernels for x in left_over(kernel.body)]
                 assert ("clear" in instructions(program)) == ("tile" in marks(sketch))
-                emit_program(program, "", isa=target.isa)
+                emit_program(program, isa=target.isa)
                 found |= instructions(program)
     assert found - {"clear", "load", "store"} == {
         form.name for form in target.isa.forms if form.terms > 1

@@ -118,7 +118,7 @@ def test_one_selected_address_serves_all_channels_of_masked_loads(
     """As many as are read in a row, up to a limit; beyond, each read chooses for itself."""
     dag = conv(3, 7, channels, 8)
     program = program_of(dag, rows_of(1, 7))
-    found = re.search(r"zeros = internal constant \[(\d+) x i8\]", emit_program(program, ""))
+    found = re.search(r"zeros = internal constant \[(\d+) x i8\]", emit_program(program))
     assert found is not None
     assert int(found[1]) == (256 if channels > 4096 else 4 * channels)
     inputs = random_inputs(dag)

@@ -25,7 +25,7 @@ def emitted(fn: str) -> float:
     total = 0
     for target in TARGETS:
         kind = vector(F32, target.lanes)
-        b = FunctionBuilder(module := Module("x86_64", target.isa), "f", {"x": kind, "y": kind})
+        b = FunctionBuilder(module := Module(target.isa), "f", {"x": kind, "y": kind})
         x, y = b.arguments
         do = Arithmetic(b)
         do.binary(fn, "float32", x, y) if fn == "pow" else do.call(fn, "float32", x)

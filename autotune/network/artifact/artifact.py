@@ -40,6 +40,7 @@ from autotune.network.artifact.container import (
 )
 from autotune.network.artifact.table import FIRST_BOUND
 from autotune.target import Target, missing_features
+from autotune.target.isa import HOST
 from autotune.target.tiles import FEATURE, Permission, denial
 
 FORMAT = "autotune-artifact"
@@ -303,6 +304,12 @@ def require_features(target: Target, what: str) -> None:
     missing = missing_features(target)
     if not missing:
         return
+    if target.architecture is not HOST:
+        raise ArtifactError(
+            f"{what} is compiled for {target.cpu}, whose architecture is {target.arch}; "
+            f"this CPU is of {HOST.name}",
+            "`autotune export` makes a library of it that runs there",
+        )
     if FEATURE in missing and denial():
         raise ArtifactError(f"{what} needs {FEATURE}: {Permission.DENIED.value}", _HERE)
     lacks = ", ".join(missing)

@@ -235,4 +235,4 @@ class Architecture:
         if not fitting:
             raise ValueError(f"no instruction set has vectors of {vector_bits} bits")
         widest = [isa for isa in fitting if isa.vector_bits == fitting[0].vector_bits]
-        return next((isa for isa in widest if features.issuperset(isa.requires)), widest[-1])
+        return next((isa for isa in widest if features >= set(isa.requires)), widest[-1])
