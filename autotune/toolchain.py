@@ -21,16 +21,20 @@ _ZIG_TARGETS = {
     "riscv64": "riscv64-linux-gnu.2.35",
 }
 """Zig's name of Linux on a machine, with the oldest libc that a library needs."""
+_STATIC_LIBC = "linux-musl"
+"""That of static programs: another one has no library for them everywhere."""
 _LINKING = ("-z,nodelete", "-z,noexecstack", "-z,relro", "-z,now", "-s")
 _C_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """Commands of a compiler of C and of an archiver."""
+    """Commands of a compiler of C, of an archiver, and of a compiler of static programs."""
 
     cc: tuple[str, ...]
     ar: tuple[str, ...]
+    static: tuple[str, ...] = ()
+    """The first one where it is empty."""
 
     def object(self, source: Path, made: Path) -> None:
         """Compile a file of C, or of assembly. Raises OutputError."""
@@ -53,7 +57,8 @@ class Toolchain:
             file, made = Path(folder, "program.c"), Path(folder, "program")
             file.write_text(source, encoding="utf-8")
             flags = ("-std=gnu11", "-O2", "-static", "-s")
-            _run([*self.cc, *flags, str(file), "-o", str(made), "-lpthread", "-lm"])
+            cc = self.static or self.cc
+            _run([*cc, *flags, str(file), "-o", str(made), "-lpthread", "-lm"])
             return made.read_bytes()
 
 
@@ -73,7 +78,9 @@ def toolchain(command: str | None, machine: str) -> Toolchain:
         return Toolchain(("cc",), ("ar",))
     if find_spec("ziglang"):
         zig = (sys.executable, "-m", "ziglang")
-        return Toolchain((*zig, "cc", "-target", _ZIG_TARGETS[machine]), (*zig, "ar"))
+        cc = *zig, "cc", "-target"
+        static = *cc, f"{machine}-{_STATIC_LIBC}"
+        return Toolchain((*cc, _ZIG_TARGETS[machine]), (*zig, "ar"), static)
     raise MissingDependency(
         f"there is no compiler of C for {machine}",
         "install one (cc), or: pip install 'autotune-compiler[export]'",

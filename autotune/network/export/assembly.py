@@ -91,9 +91,9 @@ def _crossings(image: Image, written: int, in_code: bool) -> Iterator[str]:
         for at, target in pairs:
             if (at < written) is not in_code:
                 continue
-            there = _place(target, written)
+            there = f"{_WRITTEN} + {target - written}" if in_code else f"{_CODE} + {target}"
             if kind in labels:
-                yield f"upper_{target} = {there}"
+                yield f"upper_{target} = {_place(target, written)}"
                 there = f"upper_{target}"
             yield f"  .reloc {_place(at, written)}, {kind}, {there}"
 
