@@ -63,7 +63,7 @@ format: $(DEV_STAMP)  ## Format the code, and mend what can be mended
 	$(BIN)/ruff format .
 
 types: $(DEV_STAMP)  ## Check types, strictly
-	$(BIN)/mypy --strict autotune autotune_operators benchmarks examples
+	$(BIN)/mypy --strict autotune autotune_command.py autotune_operators benchmarks examples
 
 docs: $(DEV_STAMP)  ## Build the pages of docs/ into build/docs; a warning is an error
 	$(BIN)/python -m benchmarks.results --check

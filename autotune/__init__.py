@@ -12,7 +12,8 @@ and, for computations that are no model::
     task = autotune.Task(matmul_add, (1024, 1024, 1024))    # a function of te expressions
 
 Nothing is imported before it is used. Every error that a user can cause is an `AutotuneError`,
-with a hint and the exit code that the command would have.
+with a hint and the exit code that the command would have. On another system than Linux the import
+raises UnsupportedPlatform, an ImportError; on another CPU all but `ExportedModel` does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.platforms import require_linux, require_x86
 from autotune.version import __version__ as __version__
+
+require_linux()
 
 if TYPE_CHECKING:
     from autotune import rules as rules
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from autotune.errors import OutputError as OutputError
     from autotune.errors import ScheduleError as ScheduleError
     from autotune.errors import UnsupportedOperator as UnsupportedOperator
+    from autotune.errors import UnsupportedPlatform as UnsupportedPlatform
     from autotune.errors import UsageError as UsageError
     from autotune.errors import WrongNumbers as WrongNumbers
     from autotune.graph.network import build_network as build_network
@@ -123,6 +128,7 @@ _NAMES = {
         "OutputError",
         "ScheduleError",
         "UnsupportedOperator",
+        "UnsupportedPlatform",
         "UsageError",
         "WrongNumbers",
     ),
@@ -137,6 +143,7 @@ _NAMES = {
     "autotune.search.defaults": ("default_steps",),
     "autotune.target": ("host_target",),
 }
+_ANYWHERE = ("autotune.errors", "autotune.network.runtime.exported")
 _LAZY = {name: module for module, names in _NAMES.items() for name in names}
 _OF_ONNXRUNTIME = (
     "ExecutionMode",
@@ -164,6 +171,8 @@ __all__ = sorted(["__version__", *_MODULES, *_LAZY, *_OF_ONNXRUNTIME])
 
 
 def __getattr__(name: str) -> Any:
+    if not name.startswith("_") and _LAZY.get(name) not in _ANYWHERE:
+        require_x86()
     if name in _MODULES:
         return import_module(f"autotune.{name}")
     if name in _LAZY:

@@ -108,6 +108,17 @@ class MissingDependency(AutotuneError):
     """An optional package or a system library that the request needs is not installed."""
 
 
+class UnsupportedPlatform(AutotuneError, ImportError):
+    """This system or this CPU cannot run the package: an ImportError, for programs that do without.
+
+    `python -m autotune` tells it in one line, because the error is named after the package.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.name = "autotune"
+
+
 class LogBusy(AutotuneError):
     """Another process is writing the log."""
 

@@ -28,6 +28,7 @@ FLOORS = {
     "files": 0,
     "machine": 0,
     "pages": 0,
+    "platforms": 0,
     "threads": 0,
     "toolchain": 0,
     "topology": 0,

@@ -47,6 +47,45 @@ def test_every_error_can_be_caught_by_its_name() -> None:
             assert getattr(autotune, name) is error
 
 
+_WINDOWS = "sys.platform = 'win32'; sys.modules['fcntl'] = None"
+_ARM = "import platform; platform.machine = lambda: 'aarch64'"
+_COMMAND = "import autotune_command; sys.argv = ['autotune', 'tasks']; autotune_command.main()"
+_MODULE = "import runpy; runpy._run_module_as_main('autotune')"
+
+
+@pytest.mark.parametrize(
+    ("there", "use", "text"),
+    [
+        (_WINDOWS, "import autotune", "this is Windows"),
+        ("sys.platform = 'darwin'", "import autotune.te", "this is macOS"),
+        (_ARM, "from autotune import tune", "this is Linux on aarch64"),
+        (_ARM, "import autotune; autotune.te", "this is Linux on aarch64"),
+        (_WINDOWS, _COMMAND, "this is Windows"),
+        (_WINDOWS, _MODULE, "this is Windows"),
+        (_ARM, _COMMAND, "this is Linux on aarch64"),
+        (_ARM, _MODULE, "this is Linux on aarch64"),
+    ],
+)
+def test_another_platform_is_told_what_is_missing(there: str, use: str, text: str) -> None:
+    code = use if "main" in use else f"try:\n {use}\nexcept ImportError as e:\n sys.exit(str(e))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {there}\n{code}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"autotune needs Linux on x86-64; {text}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_a_library_that_was_exported_is_loaded_on_any_cpu() -> None:
+    code = f"{_ARM}; import autotune; autotune.ExportedModel; autotune.UnsupportedPlatform"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 @pytest.mark.slow
 def test_a_type_checker_finds_the_types_of_an_install(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

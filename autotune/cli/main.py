@@ -15,6 +15,7 @@ from autotune.cli.console import STDOUT_HINT, Invocation, debug_option, put, say
 from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.cli.wording import option
 from autotune.errors import AutotuneError, DynamicShape, ExitCode
+from autotune.platforms import require_x86
 from autotune.version import __version__
 
 # Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
@@ -86,6 +87,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code. Errors are told on stderr, never raised."""
     state = Invocation()
     try:
+        require_x86()
         result = app.main(list(arguments), prog_name="autotune", standalone_mode=False, obj=state)
         return result if isinstance(result, int) else ExitCode.OK
     except (Exception, KeyboardInterrupt, SystemExit) as error:
