@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from autotune.api.request import CompileRequest
     from autotune.api.te.task import Task
     from autotune.network.artifact.artifact import Artifact
+    from autotune.target import Target
 
 
 @click.command("compile")
@@ -103,7 +104,7 @@ def command(
     log: Any = request.log
     if check_files and not request.check:
         raise UsageError("--check-input is for the check", "leave out --no-check")
-    task = _workload(model, arguments, log, request.threads)
+    task = _workload(request, arguments, log)
     if task is not None:
         _compile_workload(task, request, output, weights, style)
         return
@@ -160,20 +161,23 @@ def _compiled_json(path: Path, done: Compiled) -> dict[str, Any]:
     }
 
 
-def _workload(
-    model: Path | None, arguments: str | None, log_path: Path | None, threads: int | None
-) -> Task | None:
+def _workload(request: CompileRequest, arguments: str | None, log_path: Path | None) -> Task | None:
     """The workload that is named, or that the log was made for; None where that is a model."""
-    if model is not None or arguments is not None or log_path is None:
-        return read_workload(model, arguments, threads or 0)
     from autotune.api.te.workloads import parse_source, task_of_log
     from autotune.records import read_log
 
+    model: Any = request.model
+    target: Target | str | None = request.target
+    if request.target == "log" and log_path is not None:
+        header = read_log(log_path).headers[-1:]
+        target = header[0].target if header else None
+    if model is not None or arguments is not None or log_path is None:
+        return read_workload(model, arguments, request.threads or 0, target)
     log = read_log(log_path)
     if not log.headers or parse_source(log.header.model_path) is None:
         return None
-    threads = threads or log.header.n_threads
-    return task_of_log(log.header.model_path, log.header.model_hash, threads=threads)
+    path, key, threads = log.header.model_path, log.header.model_hash, log.header.n_threads
+    return task_of_log(path, key, threads=request.threads or threads, target=target)
 
 
 def _compile_workload(
@@ -189,7 +193,9 @@ def _compile_workload(
     if not isinstance(arrays, dict):
         raise UsageError(f"{constants} holds one array", "write several by name: numpy.savez")
     artifact, error = compile_task(task, log, arrays, request.check, request.verify)
-    if error is not None:
+    if error is None and request.check:
+        say_note(f"not checked: this CPU cannot run code for {task.target.cpu}")
+    elif error is not None:
         say(f"outputs agree with NumPy: largest error {error:.1e} of the largest value")
     artifact.save(path)
     say(f"{path.stat().st_size:,} bytes")

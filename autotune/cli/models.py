@@ -12,17 +12,20 @@ from autotune.errors import UsageError
 if TYPE_CHECKING:
     from autotune.api.te.task import Task
     from autotune.records import Log
+    from autotune.target import Target
     from autotune.te.dag import ComputeDAG
 
 
-def read_workload(model: Path | None, arguments: str | None, threads: int = 0) -> Task | None:
+def read_workload(
+    model: Path | None, arguments: str | None, threads: int = 0, target: Target | str | None = None
+) -> Task | None:
     """The task of FILE.py:FUNCTION; None where `model` is a model. Raises UsageError."""
     if model is None and arguments is None:
         return None
     from autotune.api.te.workloads import parse_source, task_of
 
     source = parse_source(str(model or ""), arguments)
-    return None if source is None else task_of(source, threads=threads or None)
+    return None if source is None else task_of(source, threads=threads or None, target=target)
 
 
 def say_random_weights(name: str) -> None:

@@ -69,6 +69,11 @@ _TABLE: tuple[tuple[int, int, int, str, _Bits], ...] = (
 """Leaf, subleaf, register, state to be saved, and the names at its bits."""
 _AVX10_LEAF, _AVX10_BIT = 36, 19
 _AVX10 = ("avx10.1", "avx10.2")
+# A version is a number: 2 and 3 have bit 1.
+_AVX10_PLACES = {
+    "avx10.1": ((7, 1, EDX, _STATES["avx512"]), 1 << _AVX10_BIT),
+    "avx10.2": ((_AVX10_LEAF, 0, EBX, _STATES["avx512"]), 1 << 1),
+}
 
 
 def bits_of(names: Iterable[str]) -> dict[tuple[int, int, int, int], int]:
@@ -81,7 +86,7 @@ def bits_of(names: Iterable[str]) -> dict[tuple[int, int, int, int], int]:
         for leaf, subleaf, register, state, bits in _TABLE
         for bit, each in bits.items()
         for name in each.split()
-    }
+    } | _AVX10_PLACES
     found: dict[tuple[int, int, int, int], int] = {}
     for name in names:
         place, bit = places[name]

@@ -202,7 +202,7 @@ def _compiled(sources: Sources, plan: CompilePlan, split: BatchSplit | None) -> 
     artifact = replace(artifact, split=split)
     if not runs_here(plan.target):
         if plan.request.check:
-            plan.note("not checked: this CPU cannot run the code")
+            plan.note(f"not checked: this CPU cannot run code for {plan.target.cpu}")
         return Compiled(artifact, None)
     if sources.cuts and plan.bound.fallback and _costs_more(artifact, plan):
         artifact, networks = _programs(plan.sources(is_whole=True), plan)

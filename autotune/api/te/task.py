@@ -189,14 +189,21 @@ class Task:
         after every pass of lowering. Raises ScheduleError where a schedule has no program,
         UsageError for arrays that do not fit.
         """
+        artifact = self.artifact(schedule, constants, verify)
+        return Function(artifact, self.dag, self.threads)
+
+    def artifact(
+        self,
+        schedule: Schedule | Steps | None = None,
+        constants: Mapping[str, Array] | None = None,
+        verify: bool = False,
+    ) -> Artifact:
+        """What `build` loads: compiled, also for a target that this CPU is not."""
         steps = schedule.steps if isinstance(schedule, Schedule) else schedule
         if steps is None:
             steps = self.best().steps if self._log else self.default().steps
         network = self.network(constants or {})
-        artifact = compile_network(
-            network, {self.key: steps}, self.target, self.threads, verify=verify
-        )
-        return Function(artifact, self.dag, self.threads)
+        return compile_network(network, {self.key: steps}, self.target, self.threads, verify=verify)
 
     def time(self, function: Function, time_s: float = 0.5, runs: int = 10) -> TaskTiming:
         """Time `function` on random inputs, with all threads, inputs as the last run left them.

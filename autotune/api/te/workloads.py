@@ -21,6 +21,7 @@ from autotune.errors import LogMismatch, UsageError, WrongNumbers
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.check.differences import TOLERANCE, max_error
 from autotune.network.runtime.runtime import Model, random_inputs
+from autotune.target import runs_here
 from autotune.te.evaluate import evaluate
 
 _SOURCE = re.compile(r"(?P<file>.+\.py):(?P<name>[^\W\d]\w*)(?:\((?P<args>.*)\))?", re.DOTALL)
@@ -98,12 +99,13 @@ def compile_task(
 ) -> tuple[Artifact, float | None]:
     """The artifact of a task, from the best record of `log` or the analytic schedule.
 
-    Also the largest error beside NumPy; None where it was not checked. Raises WrongNumbers, and
-    LogMismatch for the log of another task. `verify`: as in `Task.build`.
+    Also the largest error beside NumPy; None where it was not checked, or cannot be on this CPU.
+    Raises WrongNumbers, and LogMismatch for the log of another task. `verify`: as in `Task.build`.
     """
     steps = task.best(log).steps if log else task.default().steps
-    artifact = task.build(steps, constants, verify).artifact
-    return artifact, check_task(task, artifact, constants) if check else None
+    artifact = task.artifact(steps, constants, verify)
+    is_checked = check and runs_here(task.target)
+    return artifact, check_task(task, artifact, constants) if is_checked else None
 
 
 def check_task(task: Task, artifact: Artifact, constants: Mapping[str, NDArray[Any]]) -> float:

@@ -285,13 +285,12 @@ def joined_variants(networks: Sequence[Artifact]) -> Artifact:
 
 
 def read_parts(
-    parts: Container, manifest: Json, own: Set[str], source: Path, is_shared: bool
+    parts: Container, manifest: Json, own: Set[str], is_shared: bool
 ) -> tuple[dict[str, bytes], Bytes]:
     """All parts that the manifest describes by name, without the constants; and these.
 
     `own`: the parts that a file has to have.
     """
-    require_features(Target.from_json(manifest["target"]), f"'{source}'")
     known = manifest["parts"]
     require(parts.names() == own, "it has parts that are not its own")
     constants = (parts.mapped if is_shared else parts.part)(CONSTANTS, known[CONSTANTS])

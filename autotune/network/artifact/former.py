@@ -64,7 +64,7 @@ def read_former(manifest: Json, parts: Container, source: Path, is_shared: bool)
     several = _networks(bare, version)
     read("target", manifest.get("target"), "'target' in its manifest cannot be")
     own = {*manifest["parts"], MANIFEST, SEAL}
-    data, constants = read_parts(parts, manifest, own, source, is_shared)
+    data, constants = read_parts(parts, manifest, own, is_shared)
     unsealed = [
         _unsealed(one, used, data, manifest["parts"][CONSTANTS])
         for one, used in zip(several, names, strict=True)

@@ -27,6 +27,7 @@ from autotune.network.artifact.artifact import (
     code_seal,
     joined_variants,
     read_parts,
+    require_features,
 )
 from autotune.network.artifact.container import (
     CONSTANTS,
@@ -57,10 +58,13 @@ def load(path: str | Path, n_threads: int | None = None, memory: str = SHARED) -
     An artifact is native code that runs with the rights of this process: load only what you trust.
     Damage is refused (`read_artifact`), a forged file is not.
 
-    Raises as `read_artifact` does, and UsageError for a number of threads that is out of range.
+    Raises as `read_artifact` does, ArtifactError for one that is compiled for another CPU, and
+    UsageError for a number of threads that is out of range.
     """
     require_threads(n_threads)
-    return model_of(read_artifact(path, memory), n_threads)
+    artifact = read_artifact(path, memory)
+    require_features(artifact.target, f"'{path}'")
+    return model_of(artifact, n_threads)
 
 
 def model_of(artifact: Artifact, n_threads: int | None = None) -> Model:
@@ -83,7 +87,7 @@ def read_artifact(path: str | Path, memory: str = SHARED) -> Artifact:
     An artifact is native code that `run` executes with the rights of this process: load only
     what you trust. Digests tell damage, not malice.
 
-    Raises UsageError for a missing file and ArtifactError for one that cannot be used here.
+    Raises UsageError for a missing file and ArtifactError for one that cannot be read.
     """
     source = Path(path)
     require_memory(memory)
@@ -127,7 +131,7 @@ def _read(parts: Container, source: Path, is_shared: bool) -> Artifact:
             require_manifest(one)
     others = {name for name in manifest["parts"] if name not in (IMAGE, CONSTANTS)}
     own = {IMAGE, IMAGE_SEAL, CONSTANTS, MANIFEST, SEAL, *others}
-    data, constants = read_parts(parts, manifest, own, source, is_shared)
+    data, constants = read_parts(parts, manifest, own, is_shared)
     image = replace(read("image", manifest["image"], ""), data=data.pop(IMAGE))
     if several:
         networks = [artifact_of(one, image, constants) for one in several]
