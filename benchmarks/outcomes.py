@@ -23,11 +23,12 @@ from onnx import ModelProto, numpy_helper
 from autotune.errors import AutotuneError
 from autotune.graph.network import build_network, chosen
 from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
+from autotune.network.artifact.artifact import Artifact
 from autotune.network.compile.compiler import compile_network
 from autotune.network.runtime.runtime import Model
 from autotune.schedule.steps import Steps
 from autotune.search.defaults import default_steps
-from autotune.target import host_target
+from autotune.target import Target, host_target
 from autotune.te.dag import ComputeDAG
 
 Array = NDArray[Any]
@@ -69,18 +70,25 @@ class Case:
 class Compiler:
     """Compiles small models for one thread; equal tasks of all of them are scheduled once."""
 
-    def __init__(self) -> None:
-        self.target = host_target()
+    def __init__(self, target: Target | None = None) -> None:
+        """`target`: this CPU by default."""
+        self.target = target or host_target()
         self._steps: dict[str, Steps] = {}
 
-    def __call__(self, model: bytes, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Model:
+    def __call__(
+        self, model: bytes, shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> Runnable:
         """The runnable network of a serialised model. Raises AutotuneError."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             path.write_bytes(model)
             network = chosen(build_network(path, shapes), {})
         steps = {key: self._steps_of(dag) for key, dag in network.tasks.items()}
-        return Model(compile_network(network, steps, self.target))
+        return self.runnable(compile_network(network, steps, self.target))
+
+    def runnable(self, artifact: Artifact) -> Runnable:
+        """What runs a compiled network."""
+        return Model(artifact)
 
     def _steps_of(self, dag: ComputeDAG) -> Steps:
         text = str(dag)  # with the names that steps go by

@@ -15,6 +15,6 @@ def multiply_add(
     name = form.intrinsics[bits]
     if not form.accumulates:
         return b.add(total, b.call(name, total.type, operands))
-    if form.scalable_bits and bits >= form.scalable_bits:
+    if form.takes_scalable(bits):
         return b.call_scalable(name, [total, *operands])
     return b.call(name, total.type, [total, *operands])

@@ -71,7 +71,7 @@ def vector(element: Type, count: int) -> Type:
 
 
 @lru_cache(maxsize=16)
-def _scalable(kind: Type, times: int) -> Type:
+def scalable(kind: Type, times: int) -> Type:
     """The vector of scalable length that is `kind` where the length is `times` 128 bits."""
     return Type(f"<vscale x {kind.count // times} x {kind.scalar}>", kind.scalar, kind.count, times)
 
@@ -383,14 +383,14 @@ class FunctionBuilder:
         """Call an intrinsic on scalable vectors, of which vectors of fixed length are all; the
         result is of the type of the first."""
         times, kind = self.module.isa.vscale, arguments[0].type
-        scalable = [_scalable(a.type, times) for a in arguments]
+        kinds = [scalable(a.type, times) for a in arguments]
         zero = constant(I64, 0)
         given = [
             self.call(f"llvm.vector.insert.{k.suffix}.{a.type.suffix}", k, [undefined(k), a, zero])
-            for k, a in zip(scalable, arguments, strict=True)
+            for k, a in zip(kinds, arguments, strict=True)
         ]
-        found = self.call(name, scalable[0], given)
-        named = f"llvm.vector.extract.{kind.suffix}.{scalable[0].suffix}"
+        found = self.call(name, kinds[0], given)
+        named = f"llvm.vector.extract.{kind.suffix}.{kinds[0].suffix}"
         return self.call(named, kind, [found, zero])
 
     def _value(self, kind: Type, text: str, hint: str = "") -> Value:

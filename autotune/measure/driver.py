@@ -75,9 +75,9 @@ class Driver:
         self.n_threads = n_threads
         self.executor: Executor = executor or ThisProcess(target, n_threads)
         flushes = target.isa.line_flushes
-        feature = next(name for name in flushes if self.executor.has(name))
-        text = driver_ir(target, MAX_BUFFERS, flushes[feature])
-        self._code = self.executor.load([assemble(text, target, f",+{feature}")])
+        feature = next((name for name in flushes if self.executor.has(name)), "")
+        text = driver_ir(target, MAX_BUFFERS, flushes.get(feature, ""))
+        self._code = self.executor.load([assemble(text, target, feature and f",+{feature}")])
         self._barrier = self.executor.block(4 * 8 * CACHE_LINE)
         self._overhead_ns = 0.0
         empty = self.plan([], [], self.executor.block(0))

@@ -19,14 +19,16 @@ _SPINS = 1 << 14
 def driver_ir(target: Target, max_buffers: int, flush: str) -> str:
     """The module for `target`.
 
-    `flush`: the intrinsic that drops a cache line, one of `Isa.line_flushes`.
+    `flush`: the intrinsic that drops a cache line, one of `Isa.line_flushes`; "" where LLVM has
+    none: then nothing but the sweep makes spans cold.
     """
     thunks = "\n".join(_thunk(n) for n in range(max_buffers + 1))
     loops = "".join(_line_loop(name, body) for name, body in _PER_LINE.items())
     common = (
         _COMMON.replace("$LINE_LOOPS", loops)
         .replace("$LANES", str(target.lanes))
-        .replace("$FLUSH", flush)
+        .replace("$DECLARED", f"declare void @{flush}(ptr)" if flush else "")
+        .replace("$FLUSH", f"call void @{flush}(ptr %at)" if flush else "; none")
     )
     common += barrier_ir(_SPINS, target.isa) + target.isa.denormals_ir
     return common + thunks
@@ -77,7 +79,7 @@ _PER_LINE = {
     # read one byte
     "read": "  %seen = load volatile i8, ptr %at\n",
     # write the line back to memory and drop it from all caches
-    "evict": "  call void @$FLUSH(ptr %at)\n",
+    "evict": "  $FLUSH\n",
 }
 _COMMON = """
 %plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr, i64, ptr, i64, ptr, i64, ptr }
@@ -85,7 +87,7 @@ _COMMON = """
 %span = type { ptr, i64 }
 
 declare i32 @clock_gettime(i32, ptr)
-declare void @$FLUSH(ptr)
+$DECLARED
 
 define internal i64 @now(i64 %clock) {
   %id = trunc i64 %clock to i32

@@ -14,8 +14,9 @@ from typing import TypeAlias
 
 from autotune.codegen.arithmetic import TYPES
 from autotune.codegen.compile import assemble
-from autotune.codegen.text import constant, vector
+from autotune.codegen.text import BF16, constant, scalable, vector
 from autotune.codegen.tiles import product_loop
+from autotune.dtypes import DTYPES
 from autotune.measure.driver import Driver, TimedKernel
 from autotune.measure.executor import Executors
 from autotune.target import Target
@@ -120,7 +121,7 @@ class MultiplyAddPeak:
 
     `form`: that of float32 where none is given. Every thread keeps as many accumulators as
     registers allow, which is more than the latency of a multiply-add times the number of units of
-    any x86-64 core. `fed`: every second one loads an operand from L1, as a product of matrices must
+    any core. `fed`: every second one loads an operand from L1, as a product of matrices must
     (6 x 4 accumulators: 10 loads for 24); where power limits a core, that slows it down.
     """
 
@@ -222,6 +223,11 @@ def _keep_busy(peak: MultiplyAddPeak, seconds: float) -> None:
         peak.flops_per_s(_TURNS // 10)
 
 
+def _attributes(target: Target) -> str:
+    """Of functions that use the whole width of vectors."""
+    return f'"prefer-vector-width"="{target.vector_bits}"{target.isa.attributes}'
+
+
 def _reader(target: Target) -> str:
     """`read(data, sink, begin, end)`: load `_STREAMS` vectors per step."""
     vector = f"<{target.lanes} x i32>"
@@ -233,7 +239,7 @@ def _reader(target: Target) -> str:
         for k in range(_STREAMS)
     ]
     return f"""
-define void @read(ptr %data, ptr %sink, i64 %begin, i64 %end) "prefer-vector-width"="{size * 8}" {{
+define void @read(ptr %data, ptr %sink, i64 %begin, i64 %end) {_attributes(target)} {{
 entry:
   br label %step
 step:
@@ -261,9 +267,14 @@ def multiply_add_loop(target: Target, form: MultiplyAdd, n: int, fed: bool) -> s
         return product_loop(form, target.isa, _ROUNDS, fed)
     bits = target.vector_bits
     sums = vector(TYPES[form.accumulator], bits // form.accumulator_bits)
-    x_kind, y_kind = (vector(TYPES[d], form.terms * sums.count) for d in form.operands)
+    operands = (BF16 if DTYPES[d].is_narrow else TYPES[d] for d in form.operands)
+    x_kind, y_kind = (vector(kind, form.terms * sums.count) for kind in operands)
     name = form.intrinsics.get(bits, f"llvm.fma.{sums.suffix}")
-    first = f"{sums}, " if form.accumulates else ""
+    if form.takes_scalable(bits):
+        sums, x_kind, y_kind = (scalable(k, target.isa.vscale) for k in (sums, x_kind, y_kind))
+    is_intrinsic = bits in form.intrinsics
+    kinds = [sums, x_kind, y_kind] if is_intrinsic else [x_kind, y_kind, sums]
+    kinds = kinds if form.accumulates else [x_kind, y_kind]
     phis = [
         f"  %a0.{k} = phi {sums} [ {constant(sums, k).name}, %entry ], [ %a{_ROUNDS}.{k}, %turn ]"
         for k in range(n)
@@ -275,7 +286,9 @@ def multiply_add_loop(target: Target, form: MultiplyAdd, n: int, fed: bool) -> s
             lines += [f"  {x} = load volatile {x_kind}, ptr %operand"] if x != "%x" else []
             was, now, term = f"{sums} %a{r}.{k}", f"%a{r + 1}.{k}", f"%p{r}.{k}"
             if form.accumulates:
-                lines.append(f"  {now} = call {sums} @{name}({was}, {x_kind} {x}, {y_kind} %y)")
+                factors = f"{x_kind} {x}, {y_kind} %y"
+                given = f"{was}, {factors}" if is_intrinsic else f"{factors}, {was}"
+                lines.append(f"  {now} = call {sums} @{name}({given})")
             else:  # a product that stays the same would be computed once
                 lines.append(f"  {term}.x = bitcast {was} to {x_kind}")
                 lines.append(f"  {term} = call {sums} @{name}({x_kind} {term}.x, {y_kind} %y)")
@@ -284,9 +297,9 @@ def multiply_add_loop(target: Target, form: MultiplyAdd, n: int, fed: bool) -> s
     add = "fadd" if sums.is_float else "add"
     total = [f"  %s{k} = {add} {sums} %s{k - 1}, {last[k]}" for k in range(2, n)]
     return f"""
-declare {sums} @{name}({first}{x_kind}, {y_kind})
+declare {sums} @{name}({", ".join(map(str, kinds))})
 
-define void @peak(ptr %operand, ptr %sink, i64 %begin, i64 %end) "prefer-vector-width"="{bits}" {{
+define void @peak(ptr %operand, ptr %sink, i64 %begin, i64 %end) {_attributes(target)} {{
 entry:
   %x = load volatile {x_kind}, ptr %operand
   %y = load volatile {y_kind}, ptr %operand

@@ -80,6 +80,10 @@ class MultiplyAdd:
     same_as: str = ""
     scalable_bits: int = 0
 
+    def takes_scalable(self, bits: int) -> bool:
+        """Whether its intrinsic for such vectors takes scalable ones."""
+        return bool(self.scalable_bits) and bits >= self.scalable_bits
+
     @property
     def operation(self) -> str:
         """Its name in schedules and in loop IR."""
