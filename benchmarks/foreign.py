@@ -116,7 +116,7 @@ class FarModel:
         job_at = self._place(job)
         table[-2] = job_at
         table_at = self._place(table)
-        self._connection.write(job_at + TABLE, np.uint64([table_at]))
+        self._connection.write(job_at + TABLE, np.array([table_at], np.uint64))
         self._connection.call(self._code.address(entry_name(RUN, artifact.entry)), table_at, 1)
 
     def _outputs(
