@@ -109,7 +109,7 @@ class MissingDependency(AutotuneError):
 
 
 class UnsupportedPlatform(AutotuneError, ImportError):
-    """This system or this CPU cannot run the package: an ImportError, for programs that do without.
+    """This system or this CPU cannot run the package: an import that failed, to Python.
 
     `python -m autotune` tells it in one line, because the error is named after the package.
     """

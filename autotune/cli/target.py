@@ -14,7 +14,7 @@ from autotune.files import replacing, require_place
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
-    from autotune.target import Target
+    from autotune.measure.protocols import Device
 
 
 @click.command("target")
@@ -22,21 +22,28 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=FILE, help="File to write.  [print it]")
 @click.option("--list", "is_list", is_flag=True, help="List the names of CPUs.")
 @click.option("--measure", is_flag=True, help="Measure the peak rates of this CPU as well.")
+@click.option(
+    "--runner",
+    metavar="COMMAND",
+    help="Describe the machine behind this command, of the CPU NAME: 'ssh BOARD', 'adb shell'.",
+)
 @debug_option
-def command(name: str | None, output: Path | None, is_list: bool, measure: bool) -> None:
+def command(
+    name: str | None, output: Path | None, is_list: bool, measure: bool, runner: str | None
+) -> None:
     """Describe the CPU NAME as JSON, without it this one.
 
     Another machine compiles for this one by the file: `compile MODEL --target-file FILE`.
     """
-    from autotune.target import parse_target, runs_here, target_text
+    from autotune.target import runs_here, target_text
 
     if is_list:
         put(_names_text())
         return
-    target = parse_target(name or "native")
-    if measure and not runs_here(target):
+    device = _device(name or "native", runner)
+    if measure and runner is None and not runs_here(device.target):
         raise UsageError(f"this CPU cannot run code for '{name}'", "leave --measure out")
-    text = target_text(target, _peaks(target) if measure else None)
+    text = target_text(device.target, _peaks(device) if measure else None)
     if output is None:
         put(text.rstrip())
         return
@@ -61,19 +68,24 @@ def _names_text() -> str:
     return columns(head, rows, right=("bits", "L2", "L3"))
 
 
-def _peaks(target: Target) -> dict[str, float]:
-    """Peak rates of all cores that are usable, per second."""
-    from autotune.measure.peak import measure_peaks
+def _device(name: str, runner: str | None) -> Device:
+    from autotune.measure.local import LocalDevice
+    from autotune.measure.program_device import program_device
     from autotune.measure.threads import default_threads
+    from autotune.target import parse_target
 
-    n_threads = default_threads()
-    dots = [form for form in target.isa.forms if form.terms > 1]
-    peaks = measure_peaks(target, n_threads, evict=True, dots=dots)
-    rates = {f"{form.name}_flops_per_s": rate for form, rate in peaks.dots}
+    target = parse_target(name)
+    return program_device(runner, target) if runner else LocalDevice(target, default_threads())
+
+
+def _peaks(device: Device) -> dict[str, float]:
+    """Peak rates of all cores that are usable, per second."""
+    forms = [form for form in device.target.isa.forms if form.terms > 1]
+    peaks = device.peaks(evict=True, dots=forms)
     return {
-        "threads": n_threads,
+        "threads": device.n_threads,
         "flops_per_s": peaks.flops_per_s,
-        **rates,
+        **{f"{form.name}_flops_per_s": rate for form, rate in peaks.dots},
         "l2_bytes_per_s": peaks.warm_bytes_per_s,
         "memory_bytes_per_s": peaks.cold_bytes_per_s,
     }

@@ -113,6 +113,7 @@ _NAMES = {
     "model": "model",
     "precision": "precision",
     "random_weights": "random-weights",
+    "runner": "runner",
     "shapes": "shape",
     "split": "split",
     "target": "target",

@@ -60,6 +60,7 @@ def test_a_machine_is_printed_as_its_file_has_it(here: Here, tmp_path: Path) -> 
     assert (code, json.loads(out)) == (0, json.loads(path.read_text()))
     assert parse_target(str(path)) == parse_target("native")
     assert json.loads(here("target", "znver5")[1]) == parse_target("znver5").to_json()
+    assert json.loads(here("target", "--runner", "nice")[1]) == json.loads(out)
     listed = here("target", "--list")[1].splitlines()
     assert [line.split()[0] for line in listed[1:]] == target_names()
 
