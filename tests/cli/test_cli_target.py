@@ -54,15 +54,26 @@ def described(here: Here, path: Path, **changes: object) -> Path:
     return path
 
 
+def require_compiler() -> None:
+    try:
+        toolchain(None, "x86_64")
+    except MissingDependency as error:
+        pytest.skip(str(error))
+
+
 def test_a_machine_is_printed_as_its_file_has_it(here: Here, tmp_path: Path) -> None:
     path = described(here, tmp_path / "machine.json")
     code, out, _ = here("target")
     assert (code, json.loads(out)) == (0, json.loads(path.read_text()))
     assert parse_target(str(path)) == parse_target("native")
     assert json.loads(here("target", "znver5")[1]) == parse_target("znver5").to_json()
-    assert json.loads(here("target", "--runner", "nice")[1]) == json.loads(out)
     listed = here("target", "--list")[1].splitlines()
     assert [line.split()[0] for line in listed[1:]] == target_names()
+
+
+def test_a_machine_behind_a_command_is_described_from_here(here: Here) -> None:
+    require_compiler()
+    assert json.loads(here("target", "--runner", "nice")[1]) == json.loads(here("target")[1])
 
 
 @pytest.mark.slow
@@ -102,10 +113,7 @@ def test_code_that_cannot_run_here_is_not_checked_and_exported_all_the_same(
     code, _, err = here("run", out)
     assert code == 4
     assert f"is compiled for {ELSEWHERE}; this CPU lacks" in err
-    try:
-        toolchain(None, "x86_64")
-    except MissingDependency as error:
-        pytest.skip(str(error))
+    require_compiler()
     assert here("export", out, "-o", folder)[0] == 0
     assert (folder / "libout.so").exists()
 
