@@ -73,13 +73,15 @@ class Source:
 @dataclass(frozen=True)
 class Request(Source):
     """`threads`: that it runs on; by default as in the log, else as many as are usable. `target`:
-    the name of a CPU, or a file that describes one. `max_error`, `precision`: as of `TuneConfig`.
-    `note` is told, in a line each, what a user should know.
+    the name of a CPU, or a file that describes one. `runner`: a command that runs its code, such as
+    an emulator or a shell elsewhere (`measure.program`); this process by default. `max_error`,
+    `precision`: as of `TuneConfig`. `note` is told, in a line each, what a user should know.
     """
 
     _: KW_ONLY
     threads: int | None = None
     target: str | None = None
+    runner: str | None = None
     max_error: float | None = None
     precision: str | None = None
     note: Note = silent
@@ -112,7 +114,6 @@ class CompileRequest(Request):
 class TuneRequest(Request):
     """`log`: a new file. `trials`, `time_s`: the budget, the first that is reached; ten minutes
     without one. `preset`: quick, full, ci, or a TOML file. `seed`: same seed, same search.
-    `runner`: a command in front of the measuring program, for another machine or an emulator.
     `warm_start`: earlier logs to learn from. `rules`: files with sketch rules of your own. `stop`
     is asked between measurements.
     """
@@ -123,7 +124,6 @@ class TuneRequest(Request):
     time_s: float | None = None
     preset: str | None = None
     seed: int | None = None
-    runner: str | None = None
     warm_start: Files = ()
     rules: Files = ()
     stop: Callable[[], bool] = never

@@ -25,6 +25,7 @@ from autotune.cli.options import (
     fallback_option,
     format_option,
     operators_option,
+    runner_option,
     source_options,
     target_option,
 )
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     "CPU to compile for: a name, a file of `autotune target`, or 'log', that of the log.  [native]",
     "log",
 )
+@runner_option
 @exactness_options
 @click.option("--check/--no-check", default=True, help="Compare the outputs with an oracle.")
 @check_input_option

@@ -283,6 +283,11 @@ warm_start_option = click.option(
     metavar="LOG",
     help="Learn from an earlier log of this CPU before the first batch. Repeatable.",
 )
+runner_option = click.option(
+    "--runner",
+    metavar="COMMAND",
+    help="Run code behind this command: an emulator, 'ssh BOARD', 'adb shell'.  [here]",
+)
 rules_option = click.option(
     "--rules",
     "rules",

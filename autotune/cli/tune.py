@@ -20,6 +20,7 @@ from autotune.cli.options import (
     fallback_option,
     operators_option,
     rules_option,
+    runner_option,
     source_options,
     target_option,
     time_option,
@@ -44,11 +45,7 @@ if TYPE_CHECKING:
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
 @click.option("--seed", type=SEED, help="Same seed, same search.  [0]")
 @target_option("CPU to generate code for: a name or a file of `autotune target`.  [native]")
-@click.option(
-    "--runner",
-    metavar="COMMAND",
-    help="Measure behind this command: an emulator, 'ssh BOARD', 'adb shell'.  [here]",
-)
+@runner_option
 @exactness_options
 @warm_start_option
 @rules_option

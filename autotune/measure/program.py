@@ -18,7 +18,7 @@ import struct
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -218,7 +218,7 @@ class ProgramExecutor:
 
     def block(self, n_bytes: int) -> SharedBlock:
         """As of `Executor`."""
-        return _FarBlock(self._connection, n_bytes)
+        return FarBlock(self._connection, n_bytes)
 
     def load(self, objects: Sequence[bytes]) -> FarCode:
         """As of `Executor`."""
@@ -234,7 +234,7 @@ class ProgramExecutor:
             )
 
 
-class _FarBlock(SharedBlock):
+class FarBlock(SharedBlock):
     """Memory of the program, and a copy of it here."""
 
     def __init__(self, connection: Connection, n_bytes: int) -> None:
@@ -300,6 +300,20 @@ def connect(command: str, program: bytes) -> Connection:
     connection = Connection([*words, file.name, "unlink"])
     weakref.finalize(connection, Path(file.name).unlink, missing_ok=True)
     return connection
+
+
+@contextlib.contextmanager
+def connected(command: str, program: bytes) -> Iterator[Connection]:
+    """`connect` to a program that has started, until the end of the block.
+
+    Raises WorkerError where it does not start.
+    """
+    connection = connect(command, program)
+    try:
+        connection.facts()
+        yield connection
+    finally:
+        connection.close()
 
 
 def measuring_program(target: Target, store: FileStore | None = None) -> bytes:

@@ -18,7 +18,7 @@ from autotune.measure.process import WorkerError
 from autotune.measure.program import (
     ProgramEnded,
     ProgramExecutor,
-    connect,
+    connected,
     described_by,
     measuring_program,
 )
@@ -60,14 +60,12 @@ class ProgramDevice:
 
     @contextmanager
     def _executors(self) -> Iterator[Executors]:
-        connection = connect(self.command, self.program)
         try:
-            yield lambda n: ProgramExecutor(connection, self.target, n)
+            with connected(self.command, self.program) as connection:
+                yield lambda n: ProgramExecutor(connection, self.target, n)
         except ProgramEnded as error:
             text = f"the measuring program ended while peaks were measured: {error}"
             raise WorkerError(text, "try the command of `runner`") from error
-        finally:
-            connection.close()
 
 
 def program_device(command: str, target: Target, n_threads: int = 0) -> ProgramDevice:
@@ -77,10 +75,7 @@ def program_device(command: str, target: Target, n_threads: int = 0) -> ProgramD
     start, MissingDependency without a compiler of C for the target.
     """
     program = measuring_program(target, program_store())
-    connection = connect(command, program)
-    try:
+    with connected(command, program) as connection:
         facts = connection.facts()
-    finally:
-        connection.close()
     n_threads = n_threads or max(1, len(facts.cpus))
     return ProgramDevice(command, described_by(target, facts), n_threads, program)

@@ -224,3 +224,17 @@ def test_a_session_behind_a_command_is_logged_and_resumed(tmp_path: Path) -> Non
     assert {r.result.status for r in found.records} == {MeasureStatus.OK}
     result = autotune.resume(log, trials=2, show="nothing")
     assert result is not None
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+def test_a_network_is_checked_behind_a_command(target: str) -> None:
+    """Of all kinds of ports: half precision, windows, integers."""
+    head = '<ir_version: 10, opset_import: ["" : 21]>'
+    text = f"""{head} f (float[1, 6, 5, 5] x, float16[7, 9] h, int64[3] i)
+        => (float[1, 6, 5, 5] y, float[1, 2, 5, 5] z, float16[7, 9] g, int64[3] j) {{
+        y = Relu(x)  s = Constant<value_ints = [4, 2]>()  v, z = Split<axis = 1>(y, s)
+        g = Softmax(h)  j = Add(i, i) }}"""
+    model = onnx.parser.parse_model(text)
+    done = autotune.compile(model, target=target, threads=1, runner="env A=1", cache=False)
+    assert done.report is not None
+    assert done.error < 1e-3

@@ -5,7 +5,8 @@ plan(request) ─► compile_plan(plan) ─► Compiled: the artifact, and the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from autotune.network.check.check import check_model
 from autotune.network.check.experience import Experience
 from autotune.network.compile.compiler import compile_variants
 from autotune.network.runtime.loading import model_of
+from autotune.network.runtime.runtime import Model
 from autotune.records import Header, Log, read_log
 from autotune.records.kept import record_store
 from autotune.target import Target, is_of_file, parse_target, runs_here
@@ -200,11 +202,13 @@ def _by_precision(sources: Sources, plan: CompilePlan) -> Compiled:
 def _compiled(sources: Sources, plan: CompilePlan, split: BatchSplit | None) -> Compiled:
     artifact, networks = _programs(sources, plan)
     artifact = replace(artifact, split=split)
-    if not runs_here(plan.target):
+    if not runs_here(plan.target) and not plan.request.runner:
         if plan.request.check:
-            plan.note(f"not checked: this CPU cannot run code for {plan.target.cpu}")
+            text = f"not checked: this CPU cannot run code for {plan.target.cpu}"
+            plan.note(f"{text}; give a command that can as `runner`")
         return Compiled(artifact, None)
-    if sources.cuts and plan.bound.fallback and _costs_more(artifact, plan):
+    is_timed = sources.cuts and plan.bound.fallback and not plan.request.runner
+    if is_timed and _costs_more(artifact, plan):
         artifact, networks = _programs(plan.sources(is_whole=True), plan)
     if not plan.request.check:
         return Compiled(artifact, None)
@@ -307,10 +311,11 @@ def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan)
     own = [plan.given] if isinstance(plan.given, Mapping) else plan.given or ()
     originals = plan.bound.originals()
     experience = Experience(plan.store, artifact.model_hash)
-    for one, network, original in zip(artifact.variants, networks, originals, strict=True):
-        fitting = [arrays for arrays in own if _fits(one, arrays)]
-        model = model_of(one)
-        reports.append(check_model(model, network, original, fitting, experience=experience))
+    with _runs(plan) as running:
+        for one, network, original in zip(artifact.variants, networks, originals, strict=True):
+            fitting = [arrays for arrays in own if _fits(one, arrays)]
+            model = running(one)
+            reports.append(check_model(model, network, original, fitting, experience=experience))
     composed = [check_split(artifact, plan)] if artifact.split is not None else []
     report = joint_report([*reports, *composed])
     for line in report.notes:
@@ -320,6 +325,20 @@ def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan)
         for one, report in zip(artifact.variants, reports, strict=True)
     )
     return Compiled(replace(first, others=tuple(others), split=artifact.split), report)
+
+
+@contextmanager
+def _runs(plan: CompilePlan) -> Iterator[Callable[[Artifact], Model]]:
+    """Makes a model of an artifact: in this process, or behind the runner of the request."""
+    if not plan.request.runner:
+        yield model_of
+        return
+    from autotune.measure.program import connected, measuring_program
+    from autotune.network.runtime.far import FarModel
+
+    program = measuring_program(plan.target, plan.store)
+    with connected(plan.request.runner, program) as connection:
+        yield lambda artifact: FarModel(connection, artifact)
 
 
 def _fits(artifact: Artifact, given: Mapping[str, NDArray[Any]]) -> bool:

@@ -58,6 +58,7 @@ from autotune.network.runtime.arguments import (
 )
 from autotune.network.runtime.blocks import BatchBlocks
 from autotune.network.runtime.direct_call import direct_call
+from autotune.te.strides import dense
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -281,8 +282,8 @@ class Model:
             if end.window is None:
                 arrays[end.base] = array
             else:
-                window = _window(working.arena, end)
-                window[...] = array.reshape(window.shape)
+                there = window(working.arena, end)
+                there[...] = array.reshape(there.shape)
         ends = zip(self.artifact.outputs, self._outputs, strict=True)
         outputs = {
             end.name: given[end.name] if end.name in given else memory.take()
@@ -296,8 +297,8 @@ class Model:
         entry(place.address, self._code.n_threads(self.n_threads))
         for end in self.artifact.outputs:
             if end.window is not None:
-                window = _window(arrays.get(end.base, working.arena), end)
-                outputs[end.name][...] = window.reshape(end.shape)
+                there = window(arrays.get(end.base, working.arena), end)
+                outputs[end.name][...] = there.reshape(end.shape)
         if self._halves:
             outputs |= rounded(outputs, self._halves)
         return outputs
@@ -562,10 +563,9 @@ def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
     return np.require(array, requirements=["C", "A"])
 
 
-def _window(storage: Array, end: Endpoint) -> Array:
+def window(storage: Array, end: Endpoint) -> Array:
     """The elements of `end` inside `storage`, in the shape in which they lie there."""
-    assert end.window is not None
-    shape, strides = end.window
+    shape, strides = end.window or (end.shape, dense(end.shape))
     start = storage.reshape(-1).view(np.uint8)[end.offset :]
     kind = DTYPES[end.stored].numpy
     first = start[: kind.itemsize].view(kind)
