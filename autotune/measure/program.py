@@ -332,7 +332,7 @@ def measuring_program(target: Target, store: FileStore | None = None) -> bytes:
 
 
 def _machine(target: Target) -> str:
-    return str(getattr(target, "arch", "x86_64"))
+    return target.arch
 
 
 def described_by(target: Target, facts: MachineFacts) -> Target:
