@@ -43,6 +43,11 @@ def optimised_module(program: Program, target: Target, prefix: str = "") -> llvm
 
 
 def optimise(module: llvm.ModuleRef, target: Target) -> llvm.ModuleRef:
+    """Run the middle-end passes over `module` in place."""
+    return run_passes(module, _machine(target))
+
+
+def run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     """Run the middle-end passes over `module` in place.
 
     The function passes of level 1, then dead store elimination. Kernels are as fast as after all of
@@ -52,7 +57,7 @@ def optimise(module: llvm.ModuleRef, target: Target) -> llvm.ModuleRef:
     options.loop_unrolling = False
     options.slp_vectorization = False
     options.loop_vectorization = False
-    builder = llvm.create_pass_builder(_machine(target), options)
+    builder = llvm.create_pass_builder(machine, options)
     functions = builder.getFunctionPassManager()
     for function in module.functions:
         if not function.is_declaration:

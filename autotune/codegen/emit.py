@@ -8,9 +8,10 @@ size costs one pointer per distinct row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import gcd
+from typing import ClassVar
 
 from autotune.codegen.arithmetic import TYPES, VALUES, Arithmetic
 from autotune.codegen.byte_dots import add_byte_dot, has_small_bytes
@@ -41,10 +42,12 @@ from autotune.codegen.text import (
 from autotune.codegen.tiles import Tiles
 from autotune.codegen.transposing import load_transposed, neighbours
 from autotune.dtypes import dtype_bytes, is_float
-from autotune.errors import CodegenError
+from autotune.errors import CodegenError, ScheduleError
 from autotune.loopir.nodes import (
     Alloc,
+    Barrier,
     Body,
+    Buffer,
     For,
     If,
     Instruction,
@@ -57,6 +60,7 @@ from autotune.loopir.nodes import (
 )
 from autotune.loopir.visitor import statements
 from autotune.pages import CACHE_LINE
+from autotune.schedule.steps import LAUNCH_INDICES
 from autotune.target.isa import ISAS, Isa
 from autotune.te.arith import Linear, bounds
 from autotune.te.expr import (
@@ -90,15 +94,18 @@ def emit_program(program: Program, prefix: str = "", isa: Isa = ISAS[-1]) -> str
     """A module with one function `void prefix+name(ptr…, i64 begin, i64 end)` per kernel."""
     module = Module(isa)
     for kernel in program.kernels:
-        _Function(module, program, kernel, prefix).emit()
+        FunctionEmitter(module, program, kernel, prefix).emit()
     return str(module)
 
 
-class _Function:
+class FunctionEmitter:
     """State while one kernel is emitted."""
 
+    range_kinds: ClassVar[Mapping[str, Type]] = {"begin": I64, "end": I64}
+    """Types of the arguments behind the pointers."""
+
     def __init__(self, module: Module, program: Program, kernel: Kernel, prefix: str) -> None:
-        kinds = dict.fromkeys(kernel.buffers, PTR) | {"begin": I64, "end": I64}
+        kinds = {**dict.fromkeys(kernel.buffers, PTR), **self.range_kinds}
         self.kernel = kernel
         self.b = FunctionBuilder(module, prefix + kernel.name, kinds, program.shared)
         self.do = Arithmetic(self.b)
@@ -108,11 +115,12 @@ class _Function:
         self.tiles = Tiles(kernel, self, module.isa)
 
     def emit(self) -> None:
+        """The whole kernel, into the module."""
         begin, end = self.b.arguments[-2:]
-        with self._where(self.b.compare("icmp slt", begin, end)):
+        with self.where(self.b.compare("icmp slt", begin, end)):
             self.at.ranges[self.kernel.var] = (0, self.kernel.extent - 1)
             self.at.env[self.kernel.var] = begin
-            self._scoped(self.kernel.head)
+            self.scoped(self.kernel.head)
             with self.tiles.in_use():
                 self._counted_loop(self.kernel.var, begin, end, self.kernel.body)
         self.b.end()
@@ -124,6 +132,7 @@ class _Function:
     # --- statements ---------------------------------------------------------------------------
 
     def body(self, body: Body) -> None:
+        """Statements, one after another."""
         for stmt in body:
             _STMTS[type(stmt)](self, stmt)
 
@@ -134,6 +143,8 @@ class _Function:
             self.at.lanes = (loop.var, loop.extent)
             self.body(loop.body)
             self.at.lanes = None
+        elif loop.kind in LAUNCH_INDICES:
+            self.iteration(loop)
         elif loop.kind == "serial":
             self.at.ranges[loop.var] = (0, loop.extent - 1)
             self._serial_loop(loop)
@@ -144,6 +155,16 @@ class _Function:
                 self.at.env[loop.var] = value
                 self.body(loop.body)
             del self.at.env[loop.var], self.at.extents[loop.var]
+
+    def iteration(self, loop: For) -> None:
+        """The iteration of this thread of a GPU; a CPU has none."""
+        raise ScheduleError(
+            f"loop {loop.var} is bound to {loop.kind} of a GPU, and this is code for a CPU",
+            's.source("ptx") is its text; a CPU runs loops by parallel, vectorize, unroll',
+        )
+
+    def barrier(self, _: Barrier) -> None:
+        """All threads of a block come here before one goes on."""
 
     def _instruction(self, stmt: Instruction) -> None:
         if self.at.lanes:
@@ -157,7 +178,7 @@ class _Function:
             self._counted_loop(loop.var, first, end, loop.body)
             return
         limit = self.do.binary("min", INDEX, end, self.value(loop.limit))
-        with self._where(self.b.compare("icmp slt", first, limit)):
+        with self.where(self.b.compare("icmp slt", first, limit)):
             self._counted_loop(loop.var, first, limit, loop.body)
 
     def _counted_loop(self, var: str, begin: Value, end: Value, body: Body) -> None:
@@ -167,7 +188,7 @@ class _Function:
         self.b.label(head)
         index, line = self.b.loop_index(var, begin, before)
         self.at.env[var] = index
-        self._scoped(body)
+        self.scoped(body)
         step = self.b.binary("add nsw", index, constant(I64, 1))
         self.b.close_index(line, step)
         self.b.branch_if(self.b.compare("icmp slt", step, end), head, after)
@@ -175,7 +196,7 @@ class _Function:
         del self.at.env[var]
 
     @contextmanager
-    def _where(self, cond: Value) -> Iterator[None]:
+    def where(self, cond: Value) -> Iterator[None]:
         """Basic block that runs where `cond` holds."""
         then, after = self.b.new_label("then"), self.b.new_label("after")
         self.b.branch_if(cond, then, after)
@@ -184,7 +205,8 @@ class _Function:
         self.b.branch(after)
         self.b.label(after)
 
-    def _scoped(self, body: Body) -> None:
+    def scoped(self, body: Body) -> None:
+        """Statements in a scope of their own, which may run several times or not at all."""
         stored = frozenset(s.tensor.name for s in statements(body) if isinstance(s, Store))
         self.tiles.forget()
         with self.at.scope(stored):
@@ -199,14 +221,14 @@ class _Function:
             return
         cond = self.value(choice)
         if not stmt.orelse:
-            with self._where(cond):
-                self._scoped(stmt.then)
+            with self.where(cond):
+                self.scoped(stmt.then)
             return
         then, orelse, after = (self.b.new_label(n) for n in ("then", "else", "after"))
         self.b.branch_if(cond, then, orelse)
         for label, body in ((then, stmt.then), (orelse, stmt.orelse)):
             self.b.label(label)
-            self._scoped(body)
+            self.scoped(body)
             self.b.branch(after)
         self.b.label(after)
 
@@ -227,11 +249,14 @@ class _Function:
         self.at.buffers[buffer.name] = buffer
         with self.tiles.allocated(stmt) as in_registers:
             if not in_registers:
-                memory = self.b.alloca(kind, size, CACHE_LINE, buffer.name)
-                self.at.pointers[buffer.name] = memory
-            self._scoped(stmt.body)
+                self.at.pointers[buffer.name] = self.memory(buffer, kind, size)
+            self.scoped(stmt.body)
         if hidden[0] is not None and hidden[1] is not None:
             self.at.buffers[buffer.name], self.at.pointers[buffer.name] = hidden[0], hidden[1]
+
+    def memory(self, buffer: Buffer, kind: Type, size: int) -> Value:
+        """Room for a local buffer of `size` elements."""
+        return self.b.alloca(kind, size, CACHE_LINE, buffer.name)
 
     def _store(self, stmt: Store) -> None:
         self._store_value(stmt, self.value(stmt.value))
@@ -285,6 +310,7 @@ class _Function:
         return pointer, max(align or CACHE_LINE, size)
 
     def place(self, tensor: Tensor, form: Linear) -> Value:
+        """Pointer to an element; `form`: expanded."""
         return self._address(tensor, form, TYPES[tensor.dtype])[0]
 
     def _base(self, tensor: Tensor, terms: tuple[tuple[Expr, int], ...], kind: Type) -> Value:
@@ -309,6 +335,7 @@ class _Function:
     # --- expressions --------------------------------------------------------------------------
 
     def value(self, e: Expr, guard: Guard | None = None) -> Value:
+        """An expression here; loads of it are made where `guard` holds."""
         return _EXPRS[type(e)](self, e, guard)
 
     def _const(self, e: Const, _: Guard | None) -> Value:
@@ -407,6 +434,7 @@ class _Function:
     def plain_load(
         self, e: Load, form: Linear, kind: Type, count: int, guard: Guard | None
     ) -> Value:
+        """`count` elements in a row."""
         here = self.at.expanded(form)
         key = (here, count)
         known = self.at.find_load(e.tensor.name, key) if guard is None else None
@@ -470,6 +498,7 @@ class _Function:
         return [self.broadcast(v, count) for v in values]
 
     def broadcast(self, value: Value, count: int) -> Value:
+        """A value in every lane."""
         if count == 1 or value.type.is_vector:
             return value
         if isinstance(value, Constant):
@@ -483,22 +512,23 @@ def _is_float_product(e: Expr) -> bool:
 
 
 _STMTS: dict[type[Stmt], Callable[..., None]] = {
-    For: _Function._for,
-    If: _Function._if,
-    Let: _Function._let,
-    Alloc: _Function._alloc,
-    Store: _Function._store,
-    PrefetchLine: _Function._prefetch,
-    Instruction: _Function._instruction,
+    For: FunctionEmitter._for,
+    If: FunctionEmitter._if,
+    Let: FunctionEmitter._let,
+    Alloc: FunctionEmitter._alloc,
+    Store: FunctionEmitter._store,
+    PrefetchLine: FunctionEmitter._prefetch,
+    Barrier: lambda f, stmt: f.barrier(stmt),
+    Instruction: FunctionEmitter._instruction,
 }
 _EXPRS: dict[type[Expr], Callable[..., Value]] = {
-    Const: _Function._const,
-    Var: _Function._var,
-    Binary: _Function._binary,
-    Compare: _Function._compare,
-    Call: _Function._call,
-    Select: _Function._select,
-    Cast: _Function._cast,
-    Load: _Function._load,
-    Reduce: _Function._reduce,
+    Const: FunctionEmitter._const,
+    Var: FunctionEmitter._var,
+    Binary: FunctionEmitter._binary,
+    Compare: FunctionEmitter._compare,
+    Call: FunctionEmitter._call,
+    Select: FunctionEmitter._select,
+    Cast: FunctionEmitter._cast,
+    Load: FunctionEmitter._load,
+    Reduce: FunctionEmitter._reduce,
 }

@@ -196,6 +196,11 @@ class Module:
         )
         return Value(PTR, f"@{name}")
 
+    def shared(self, name: str, kind: str) -> Value:
+        """The generic address of a variable in the shared memory of a GPU's block."""
+        self._globals[name] = f"@{name} = internal addrspace(3) global {kind} undef, align 64"
+        return Value(PTR, f"addrspacecast (ptr addrspace(3) @{name} to ptr)")
+
     def zeros(self, name: str, n_bytes: int) -> Value:
         """The address of `n_bytes` constant zeros on a cache line of their own."""
         quoted = f"@{_quoted(name)}"
@@ -224,6 +229,7 @@ class FunctionBuilder:
         shared: Collection[str] = (),
     ) -> None:
         """`shared`: pointers among the arguments whose memory others may reach as well."""
+        self.convention = "void"
         self.module = module
         self._name = name
         self.block = "%entry"
@@ -239,7 +245,8 @@ class FunctionBuilder:
             f"{a.type} {'noalias ' if apart else ''}{a.name}"
             for a, apart in zip(self.arguments, self._apart, strict=True)
         )
-        head = f"define void @{_quoted(self._name)}({given}) {self.module.attributes} {{\nentry:"
+        head = f"define {self.convention} @{_quoted(self._name)}({given})"
+        head += f" {self.module.attributes} {{\nentry:"
         self.module.add("\n".join([head, *self._allocas, *self._lines, "  ret void", "}"]))
 
     # --- control ------------------------------------------------------------------------------

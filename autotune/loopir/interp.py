@@ -8,6 +8,7 @@ Raised as `InvalidAccess`, since machine code would go on silently:
 - an iteration of the parallel range that reads what another one wrote in the same kernel, or
   writes another value over it.
 
+Threads of a GPU's block run from barrier to barrier; what another one wrote since is foreign too.
 The parallel range runs backwards, so a program that depends on the order of its iterations fails.
 """
 
@@ -15,13 +16,15 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.dtypes import DTYPES, DType
+from autotune.loopir.launch import launch_of
 from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
 from autotune.loopir.python_text import PythonNames, kernel_text, packing_text
 from autotune.te.evaluate import derive
@@ -136,12 +139,38 @@ def _run(kernel: Kernel, memory: dict[str, _Memory], names: PythonNames, clock: 
 
     function = _compiled(kernel.name, kernel_text(kernel, names), {"empty": empty})
     arguments = [memory[b] for b in kernel.buffers]
-    for t in reversed(range(kernel.extent)):
+    if launch := launch_of(kernel):
+        for number, at in enumerate(np.ndindex(launch.grid)):
+            thread = partial(function, *arguments, *at)
+            _run_block(thread, launch.block, number * math.prod(launch.block), clock)
+    for t in reversed(range(0 if launch else kernel.extent)):
         clock.now = t
         function(*arguments, t, t + 1)
     clock.now = _OUTSIDE
     for buffer in arguments:
         buffer.settle()
+
+
+def _run_block(
+    thread: Callable[..., Iterator[str]], block: tuple[int, ...], first: int, clock: _Clock
+) -> None:
+    """The threads of a block, last first, from one barrier to the next; `first`: number of one."""
+    held: dict[tuple[str, tuple[int, ...]], _Memory] = {}
+
+    def shared(name: str, shape: tuple[int, ...], dtype: str) -> _Memory:
+        return held.setdefault((name, shape), _Memory(name, shape, dtype, clock))
+
+    threads = [thread(shared, *t) for t in np.ndindex(block)]
+    came = {"barrier"}
+    while came == {"barrier"}:
+        came = set()
+        for n in reversed(range(len(threads))):
+            clock.now = first + n
+            came.add(next(threads[n]))
+        for buffer in held.values():
+            buffer.settle()
+    if came != {"done"}:
+        raise InvalidAccess("some threads of a block do not come to a barrier")
 
 
 def _pack(packing: Packing, source: Array, names: PythonNames) -> _Memory:

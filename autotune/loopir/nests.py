@@ -9,6 +9,9 @@ of them. Rules that decide the speed of the programs:
 - `tail="split"` is versioned: where the number of the tile becomes known, an `If` chooses between
   a copy of the loops with the full tile and one with the remainder, so extents stay constant.
 - `tail="shift"` moves the last tile inwards: `min(tile·T, E - T)`.
+
+Loops that are bound to the indices of a GPU's launch stay loops. What is in shared memory is
+computed for all threads of a block, between two barriers of these.
 """
 
 from __future__ import annotations
@@ -29,16 +32,31 @@ from autotune.loopir.guarding import (
     unless_flagged,
 )
 from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
+from autotune.loopir.launch import check_launch, of_block
 from autotune.loopir.local_buffers import check_stack, local_region, padded_rows
 from autotune.loopir.lowering import Lowering
-from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Let, Program, Stmt, Store
+from autotune.loopir.nodes import (
+    Alloc,
+    Barrier,
+    Body,
+    Buffer,
+    For,
+    If,
+    Kernel,
+    Let,
+    Program,
+    Stmt,
+    Store,
+)
 from autotune.loopir.register_tile import register_tile
 from autotune.loopir.visitor import (
+    body_loads,
     loop_extents,
     reads_of,
     rewrite_exprs,
 )
 from autotune.schedule.state import Iterator, SplitRelation, Stage, State
+from autotune.schedule.steps import LAUNCH_INDICES
 from autotune.te.arith import simplify
 from autotune.te.expr import (
     REDUCE_BINARY,
@@ -92,10 +110,12 @@ class _Nest:
         self.state = state
         self.root = root
         self.guarded = guarded
+        self.shared = {s.name for s in state.stages.values() if s.scope}
 
     def kernel(self, number: int) -> Kernel:
         stage = self.root
         extents = {a.name: a.extent for a in stage.axes}
+        check_launch(self.state, stage)
         inst = Instance(stage, tuple(idx(0) for _ in stage.op.axes), extents)
         sizes = inst.sizes
         lets, total, ranges = _decode(stage, sizes)
@@ -241,13 +261,16 @@ class _Nest:
 
     def _attach(self, inst: Instance, depth: int, body: Body, ranges: Ranges) -> Body:
         producers = self._producers(inst, depth)
+        is_shared = any(p.name in self.shared for p in producers)
+        if is_shared:
+            body = (Barrier(), *body)
         for n, producer in reversed([*enumerate(producers)]):
             otherwise: Body = ()
             if self.guarded.decided_by(producer):
                 before = {p.name for p in producers[:n]}
                 otherwise = self._exact()._instead(inst, depth, ranges, before)
             body = self._produce(producer, body, ranges, otherwise)
-        return body
+        return (*body, Barrier()) if is_shared else body
 
     def _producers(self, inst: Instance, depth: int) -> list[Stage]:
         return self.state.attached_at(inst.stage.name, inst.stage.iters[depth - 1].name)
@@ -269,7 +292,10 @@ class _Nest:
         if not reads:
             return body
         inner = {v: e for v, e in loop_extents(body).items() if v not in ranges}
-        region = [local_region(reads, d, ranges) for d in range(len(stage.op.axes))]
+        around = ranges
+        if stage.scope:
+            reads, around = of_block(self.state, reads, ranges)
+        region = [local_region(reads, d, around) for d in range(len(stage.op.axes))]
         starts = tuple(r[0] for r in region)
         shape = tuple(r[1] for r in region)
         local = Tensor(stage.name, shape, stage.op.tensor.dtype)
@@ -277,6 +303,8 @@ class _Nest:
         extents |= {a.name: a.extent for a in stage.op.reduce_axes}
         inst = Instance(stage, starts, extents, local=True)
         fill = self._loops(inst, 0, ranges, _Leaf(self._plain))
+        if any(x.tensor.name in self.shared for x in body_loads(fill)):
+            fill = (Barrier(), *fill)
         known = ranges | {v: (0, e - 1) for v, e in inner.items()}
 
         def one(e: Expr) -> Expr | None:
@@ -286,7 +314,7 @@ class _Nest:
             return None
 
         moved = rewrite_exprs(body, one)
-        buffer = Buffer(local, "local", padded_rows(local))
+        buffer = Buffer(local, stage.scope or "local", padded_rows(local))
         if not otherwise:
             return (Alloc(buffer, (*fill, *moved)),)
         data = [self.state[d] for d in self.guarded.decided_by(stage)]
@@ -407,6 +435,8 @@ def _loop(stage: Stage, it: Iterator, extent: int, body: Body, limit: Expr | Non
     """A loop around `body`, unless it runs once; rows of a tile are one of its dimensions still."""
     if limit is not None:
         return (For(loop_var(stage, it), extent, "serial", body, limit),)
+    if it.annotation in LAUNCH_INDICES:
+        return (For(loop_var(stage, it), extent, it.annotation, body),)
     if extent == 1 and (it.annotation != "tile" or it.kind == "reduce"):
         return body
     if it.annotation == "vectorize" and not all(map(_is_straight, body)):

@@ -4,10 +4,10 @@
     kernel  = Kernel(name, extent, var, buffers, body, head)
               -- runs `head` for var = begin, then `body` for begin ≤ var < end
     stmt    = For(var, extent, kind, body, limit)           kind ∈ serial unroll vectorize dot
-                                                                tile
+                                                                tile, or an index of a launch
             | If(cond, then, orelse) | Let(var, value) | Alloc(buffer, body)
             | Store(tensor, indices, value) | PrefetchLine(tensor, indices, offset)
-            | Instruction(operation, body)
+            | Instruction(operation, body) | Barrier()
     body    = tuple of stmt
 
 Expressions are those of `autotune.te.expr`, where `Load(tensor, …)` refers to a buffer by the name
@@ -32,8 +32,9 @@ class Buffer:
     """Memory of a tensor.
 
     `role`: `input`, `output`, `constant` (packed weights), `workspace` (shared between the kernels
-    of one program), `local` (private to one iteration of the parallel range) or `registers` (local,
-    of matrices). `strides` are in elements, outermost first.
+    of one program), `local` (private to one iteration of the parallel range, or to one thread),
+    `shared` (between the threads of a block) or `registers` (local, of matrices). `strides` are in
+    elements, outermost first.
     """
 
     tensor: Tensor
@@ -59,6 +60,8 @@ class For:
     `kind`: `dot` adds to one accumulator by an instruction that takes all terms at once. Nested
     loops of which the outer ones are `tile`, then one `vectorize`, are one instruction on matrices.
     Lowered programs have both inside of an `Instruction` alone.
+    A loop whose kind is an index of a launch (`blockIdx.x`, …) is no loop of a thread: each runs
+    the iteration of its own index, and none where its index is `extent` or more.
 
     `limit`: of a serial loop that may be shorter, 0 ≤ var < min(extent, limit); evaluated once,
     before the loop. It may then not run at all.
@@ -149,7 +152,12 @@ class Instruction:
         return self.loops[-1].kind == "dot"
 
 
-Stmt: TypeAlias = For | If | Let | Alloc | Store | PrefetchLine | Instruction
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """All threads of a block come here, and go on: each sees what the others stored before."""
+
+
+Stmt: TypeAlias = For | If | Let | Alloc | Store | PrefetchLine | Instruction | Barrier
 Body: TypeAlias = tuple[Stmt, ...]
 
 

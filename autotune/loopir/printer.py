@@ -7,6 +7,7 @@ from typing import assert_never
 
 from autotune.loopir.nodes import (
     Alloc,
+    Barrier,
     Body,
     Buffer,
     For,
@@ -84,6 +85,8 @@ def _stmt(stmt: Stmt, indent: str) -> Iterator[str]:
         case Instruction(operation=operation, body=body):
             yield f"{indent}{operation}"
             yield from _body(body, indent + _TAB)
+        case Barrier():
+            yield f"{indent}barrier"
         case _:
             assert_never(stmt)
 

@@ -6,7 +6,9 @@
             for c_i in range(4):  # unroll
                 …
 
-The text runs as it is over NumPy arrays. Names that Python does not allow are written with `_`.
+The text runs as it is over NumPy arrays. A kernel for a GPU is what one thread does; it yields at
+barriers, and `launch` runs the threads of a block from one to the next. Names that Python does not
+allow are written with `_`.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from textwrap import wrap
 from typing import assert_never
 
 from autotune.dtypes import DTYPES, DType, is_float
+from autotune.loopir.launch import launch_of
 from autotune.loopir.nodes import (
     Alloc,
+    Barrier,
     Body,
     For,
     If,
@@ -31,6 +35,7 @@ from autotune.loopir.nodes import (
     Stmt,
     Store,
 )
+from autotune.schedule.steps import BLOCK_INDICES, LAUNCH_INDICES, THREAD_INDICES
 from autotune.te.dag import Compute
 from autotune.te.expr import (
     INDEX,
@@ -69,6 +74,22 @@ def min(a, b):
 """
 
 
+_LAUNCH = """\
+def launch(kernel, grid, block, *arrays):
+    for b in ndindex(grid):
+        held = {}
+
+        def shared(name, shape, dtype):
+            if (name, shape) not in held:
+                held[name, shape] = empty(shape, dtype)
+            return held[name, shape]
+
+        threads = [kernel(*arrays, *b, shared, *t) for t in ndindex(block)]
+        while threads:
+            threads = [t for t in threads if next(t, "done") != "done"]
+"""
+
+
 def print_python(program: Program) -> str:
     """One function per constant made and per kernel, and `run`, which calls them in order."""
     names = PythonNames()
@@ -81,7 +102,11 @@ def print_python(program: Program) -> str:
     own = {op.name: op.python for op in INTEGER_OPS.values()}
     own |= {"within": WITHIN, "bits_as": BITS_AS}
     definitions += [text for name, text in own.items() if f"{name}(" in used]
-    return "\n\n".join([_imports() + _PRELUDE, *definitions, used])
+    prelude = _imports() + _PRELUDE
+    if any(launch_of(k) for k in program.kernels):
+        definitions.insert(0, _LAUNCH)
+        prelude = f"from numpy import ndindex\n{prelude}"
+    return "\n\n".join([prelude, *definitions, used])
 
 
 def _imports() -> str:
@@ -126,7 +151,9 @@ class PythonNames:
 
 
 def kernel_text(kernel: Kernel, names: PythonNames) -> str:
-    """`def kernel(buffers…, begin, end)` over part of the parallel range."""
+    """`def kernel(buffers…, begin, end)` over part of the parallel range, or one GPU thread."""
+    if launch_of(kernel):
+        return _thread_text(kernel, names)
     arguments = [*(names.tensor(b) for b in kernel.buffers), "begin", "end"]
     lines = [f"def {kernel.name}({', '.join(arguments)}):"]
     if kernel.head:
@@ -135,6 +162,13 @@ def kernel_text(kernel: Kernel, names: PythonNames) -> str:
     lines.append(f"{_TAB}for {names.var(kernel.var)} in range(begin, end):  # parallel")
     lines += _body(kernel.body, _TAB * 2, names)
     return "\n".join(lines) + "\n"
+
+
+def _thread_text(kernel: Kernel, names: PythonNames) -> str:
+    """`def kernel(buffers…, indices of the block, shared, indices of the thread)`."""
+    given = [*(names.tensor(b) for b in kernel.buffers), *map(_index, BLOCK_INDICES), "shared"]
+    head = f"def {kernel.name}({', '.join([*given, *map(_index, THREAD_INDICES)])}):"
+    return "\n".join([head, *_body(kernel.body, _TAB, names), f'{_TAB}yield "done"']) + "\n"
 
 
 def _derived_text(op: Compute, names: PythonNames) -> str:
@@ -195,9 +229,9 @@ def _run_text(program: Program, names: PythonNames) -> str:
         if b.role in ("workspace", "output")
     ]
     for k in program.kernels:
-        lines.append(
-            f"{_TAB}{k.name}({', '.join([*(names.tensor(b) for b in k.buffers), '0'])}, {k.extent})"
-        )
+        buffers, launch = ", ".join(map(names.tensor, k.buffers)), launch_of(k)
+        how = f"launch({k.name}, {launch.grid}, {launch.block}, {buffers})" if launch else ""
+        lines.append(f"{_TAB}{how or f'{k.name}({buffers}, 0, {k.extent})'}")
     results = [names.tensor(b.name) for b in program.buffers if b.role == "output"]
     lines.append(f"{_TAB}return {', '.join(results)}")
     return "\n".join(lines) + "\n"
@@ -213,6 +247,8 @@ def _stmt(stmt: Stmt, indent: str, names: PythonNames) -> Iterator[str]:
         case For(var=var, extent=extent, kind=kind, body=body, limit=limit):
             mark = "" if kind == "serial" else f"  # {kind}"
             count = f"{extent}" if limit is None else f"min({extent}, {_expr(limit, names)})"
+            if kind in LAUNCH_INDICES:
+                count = f"{_index(kind)}, min({_index(kind)} + 1, {extent})"
             yield f"{indent}for {names.var(var)} in range({count}):{mark}"
             yield from _body(body, indent + _TAB, names)
         case If(cond=cond, then=then, orelse=orelse):
@@ -223,7 +259,10 @@ def _stmt(stmt: Stmt, indent: str, names: PythonNames) -> Iterator[str]:
                 yield from _body(orelse, indent + _TAB, names)
         case Alloc(buffer=buffer, body=body):
             shape, dtype = buffer.tensor.shape, buffer.tensor.dtype
-            yield f"{indent}{names.tensor(buffer.name)} = empty({shape}, {dtype!r})"
+            made = f"empty({shape}, {dtype!r})"
+            if buffer.role == "shared":
+                made = f"shared({buffer.name!r}, {shape}, {dtype!r})"
+            yield f"{indent}{names.tensor(buffer.name)} = {made}"
             yield from _body(body, indent, names)
         case Let(var=var, value=value):
             yield f"{indent}{names.var(var)} = {_expr(value, names)}"
@@ -235,8 +274,15 @@ def _stmt(stmt: Stmt, indent: str, names: PythonNames) -> Iterator[str]:
             yield f"{indent}pass  # prefetch {where} + {_expr(offset, names)} bytes into L{level}"
         case Instruction(body=body):
             yield from _body(body, indent, names)
+        case Barrier():
+            yield f'{indent}yield "barrier"'
         case _:
             assert_never(stmt)
+
+
+def _index(name: str) -> str:
+    """The identifier of an index of a launch."""
+    return name.replace(".", "_")
 
 
 def _expr(e: Expr, names: PythonNames) -> str:
@@ -316,4 +362,5 @@ def _tuple(parts: list[str]) -> str:
 
 
 _RESERVED = {"begin", "end", "run", "range", "min", "max", "inf", "nan", "empty", "zeros"}
+_RESERVED |= {"launch", "ndindex", "shared", *map(_index, LAUNCH_INDICES)}
 _RESERVED |= {"divide", "power", "fmod", "within", "bits_as", *INTEGER_OPS, *INTRINSICS, *DTYPES}

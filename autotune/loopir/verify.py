@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from autotune.loopir.nodes import (
     Alloc,
+    Barrier,
     Body,
     Buffer,
     For,
@@ -37,6 +38,7 @@ from autotune.loopir.nodes import (
 )
 from autotune.loopir.printer import print_body
 from autotune.loopir.visitor import statements
+from autotune.schedule.steps import LAUNCH_INDICES
 from autotune.te.access import index_values
 from autotune.te.arith import bounds, linear
 from autotune.te.dag import print_expr
@@ -58,6 +60,7 @@ from autotune.te.expr import (
 )
 from autotune.te.products import added
 
+_KINDS = ("serial", "unroll", "vectorize", "dot", "tile", *LAUNCH_INDICES)
 MAX_POINTS = 1 << 17
 """Accesses that depend on more points than this, and that intervals do not prove, are trusted."""
 
@@ -149,7 +152,7 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
         case Let(value=value):
             _value(value, scope)
         case Alloc(buffer=buffer, body=body):
-            is_own = buffer.role in ("local", "registers")
+            is_own = buffer.role in ("local", "shared", "registers")
             if buffer.name in scope.buffers or not is_own or not buffer.tensor.size:
                 raise MalformedProgram(f"{buffer.name} cannot be allocated")
             _body(body, replace(scope, buffers={**scope.buffers, buffer.name: buffer}))
@@ -162,12 +165,14 @@ def _check(stmt: Stmt, scope: _Scope) -> None:
             if stmt.is_product and not added(stmt.store.value)[1]:
                 raise MalformedProgram(f"{stmt.operation} adds no products up")
             _body(body, scope)
+        case Barrier():
+            pass
         case _:
             assert_never(stmt)
 
 
 def _check_loop(loop: For, scope: _Scope) -> None:
-    if loop.extent < 1 or loop.kind not in ("serial", "unroll", "vectorize", "dot", "tile"):
+    if loop.extent < 1 or loop.kind not in _KINDS:
         raise MalformedProgram(f"loop {loop.var} cannot be {loop.kind} in {loop.extent}")
     if loop.limit is not None:
         _value(loop.limit, scope)

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from autotune.loopir.nodes import (
     Alloc,
+    Barrier,
     Body,
     For,
     If,
@@ -60,7 +61,7 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
             return (*indices, offset)
         case For(limit=limit):
             return () if limit is None else (limit,)
-        case Alloc() | Instruction():
+        case Alloc() | Instruction() | Barrier():
             return ()
         case _:
             assert_never(stmt)
@@ -143,6 +144,8 @@ def _rewrite(stmt: Stmt, f: Rewrite) -> Stmt:
         case PrefetchLine(indices=indices, offset=offset):
             where = tuple(map_expr(i, f) for i in indices)
             return replace(stmt, indices=where, offset=map_expr(offset, f))
+        case Barrier():
+            return stmt
         case _:
             assert_never(stmt)
 

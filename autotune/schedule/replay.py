@@ -28,6 +28,7 @@ from autotune.schedule.rewriting import (
 from autotune.schedule.state import (
     Attach,
     FuseRelation,
+    Iterator,
     Rewritten,
     SplitRelation,
     Stage,
@@ -36,7 +37,11 @@ from autotune.schedule.state import (
     initial,
 )
 from autotune.schedule.steps import (
+    BLOCK_INDICES,
+    LAUNCH_INDICES,
+    THREAD_INDICES,
     Annotate,
+    Bind,
     CacheRead,
     CacheTerms,
     CacheWrite,
@@ -126,6 +131,8 @@ def _split(state: State, step: Split, holes: Holes) -> State:
         raise ScheduleError(f"split loop {step.iter} of {stage.name} before placing stages in it")
     _refuse_ragged(stage, step.iter, "split")
     old = stage.iters[at]
+    if old.annotation in LAUNCH_INDICES:
+        raise ScheduleError(f"split loop {step.iter} of {stage.name} before binding it")
     factors: list[Extent] = []
     extent: Extent = old.extent
     for size in reversed(step.factors):
@@ -192,6 +199,8 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
     at = stage.position(step.iter)
     if step.kind not in ("unroll", "vectorize", "dot", "tile"):
         raise ScheduleError(f"unknown annotation '{step.kind}'")
+    if stage.iters[at].annotation in LAUNCH_INDICES:
+        raise ScheduleError(f"loop {step.iter} of {stage.name} is bound")
     if step.kind == "dot":
         _check_dot(stage, at)
     if step.kind == "tile":
@@ -203,6 +212,37 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
         raise ScheduleError("a reduction loop is vectorised by rfactor, not by annotation")
     marked = replace(stage.iters[at], annotation=step.kind)
     return _with(state, replace(stage, iters=(*stage.iters[:at], marked, *stage.iters[at + 1 :])))
+
+
+def _bind_loop(state: State, step: Bind, _: Holes) -> State:
+    stage = state[step.stage]
+    at = stage.position(step.iter)
+    _check_bind(stage, stage.iters[at], step.index)
+    marked = replace(stage.iters[at], annotation=step.index)
+    return _with(state, replace(stage, iters=(*stage.iters[:at], marked, *stage.iters[at + 1 :])))
+
+
+def _check_bind(stage: Stage, it: Iterator, index: str) -> None:
+    if index not in LAUNCH_INDICES:
+        raise ScheduleError(
+            f"there is no index '{index}' of a launch", f"choose of {', '.join(LAUNCH_INDICES)}"
+        )
+    if it.kind == "reduce":
+        raise ScheduleError(
+            f"loop {it.name} of {stage.name} is one of its reduction",
+            "bind loops over its results; each thread adds up its own",
+        )
+    if index in stage.bound:
+        raise ScheduleError(f"{index} is bound to loop {stage.bound[index].name} already")
+    if it.annotation:
+        raise ScheduleError(f"loop {it.name} of {stage.name} is {it.annotation} already")
+    if stage.attach and not stage.scope:
+        raise ScheduleError(
+            f"{stage.name} is computed by each thread for itself",
+            'one whole block computes what cache_read(…, scope="shared") made',
+        )
+    if stage.scope and index in BLOCK_INDICES:
+        raise ScheduleError(f"{stage.name} is shared by one block", "bind its loops to threadIdx")
 
 
 def _check_dot(stage: Stage, at: int) -> None:
@@ -244,15 +284,33 @@ def _products(stage: Stage) -> tuple[Factors, ...]:
 
 def _compute_at(state: State, step: ComputeAt, _: Holes) -> State:
     stage, target = state[step.stage], state[step.target]
+    inside, depth = state, target.position(step.iter)
+    if stage.scope:
+        target, depth = _of_block(target, depth)
+        inside = _with(state, target)
     if stage.splits or stage.fuses:
         raise ScheduleError(f"place {stage.name} before splitting and fusing its loops")
     if stage.name in state.dag.outputs:
         raise ScheduleError(f"{stage.name} is an output and stays at the root")
-    needed = required_extents(state, stage.name, target, target.position(step.iter))
+    needed = required_extents(inside, stage.name, target, depth)
     placed = replace(
-        fresh(stage.op, needed), attach=Attach(step.target, step.iter), packs=stage.packs
+        fresh(stage.op, needed),
+        attach=Attach(step.target, step.iter),
+        packs=stage.packs,
+        scope=stage.scope,
     )
     return _with(state, placed)
+
+
+def _of_block(target: Stage, depth: int) -> tuple[Stage, int]:
+    """`target` with the loops over threads inside of the loop at `depth`, and its new depth.
+
+    What a loop needs in shared memory, it needs for all threads of the block.
+    """
+    outer, inner = target.iters[: depth + 1], target.iters[depth + 1 :]
+    threads = tuple(it for it in outer if it.annotation in THREAD_INDICES)
+    others = tuple(it for it in outer if it not in threads)
+    return replace(target, iters=(*others, *threads, *inner)), len(others) - 1
 
 
 # --- steps that rewrite the DAG ---------------------------------------------------------------
@@ -263,7 +321,10 @@ def _compute_inline(state: State, step: ComputeInline, _: Holes) -> State:
 
 
 def _cache_read(state: State, step: CacheRead, _: Holes) -> State:
-    return _with_dag(state, cache_read(state.dag, step))
+    if step.scope not in ("", "shared"):
+        raise ScheduleError(f"there is no scope '{step.scope}'", 'choose of "", "shared"')
+    made = _with_dag(state, cache_read(state.dag, step))
+    return _with(made, replace(made[step.name], scope=step.scope)) if step.scope else made
 
 
 def _cache_terms(state: State, step: CacheTerms, _: Holes) -> State:
@@ -324,6 +385,7 @@ _APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     Reorder: _reorder,
     Parallel: _parallel,
     Annotate: _annotate,
+    Bind: _bind_loop,
     ComputeAt: _compute_at,
     ComputeInline: _compute_inline,
     CacheRead: _cache_read,

@@ -16,6 +16,7 @@ import numpy as np
 from autotune.brief import brief
 from autotune.errors import ScheduleError
 from autotune.schedule.region import Depth, Extent, deeper
+from autotune.schedule.steps import LAUNCH_INDICES
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
 
@@ -26,7 +27,7 @@ MAX_LOCAL_BYTES = 3 << 19
 @dataclass(frozen=True, slots=True)
 class Iterator:
     """One loop of a stage. `kind`: spatial or reduce; `annotation`: "", unroll, vectorize,
-    dot, tile."""
+    dot, tile, or the index of a launch that it is bound to."""
 
     name: str
     extent: Extent
@@ -83,6 +84,7 @@ class Stage:
 
     `axis_extents`: extents of the operation's own axes, spatial then reduce; smaller than the
     tensor's for an attached stage. `n_parallel`: how many outermost loops form the parallel range.
+    `scope`: "shared" for results in the memory of a block of a GPU's threads.
     """
 
     op: Compute
@@ -94,6 +96,7 @@ class Stage:
     n_parallel: int = 0
     packs: tuple[str, ...] = ()
     prefetches: tuple[tuple[str, Extent], ...] = ()
+    scope: str = ""
 
     @property
     def prefetched_activations(self) -> tuple[str, ...]:
@@ -172,6 +175,11 @@ class Stage:
         """The axis of the operation that a loop runs over, through all splits."""
         parent = next((r.parent for r in self.splits if loop in r.children), None)
         return loop if parent is None else self.axis_of(parent)
+
+    @property
+    def bound(self) -> dict[str, Iterator]:
+        """The loops that are bound, by the index of the launch."""
+        return {it.annotation: it for it in self.iters if it.annotation in LAUNCH_INDICES}
 
     def inner_extents(self, depth: Depth) -> dict[str, Extent]:
         """Number of values of each axis while the loops deeper than `depth` run."""
@@ -284,4 +292,5 @@ def _print_stage(state: State, stage: Stage, depth: int, lines: list[str]) -> No
         for inner in state.attached_at(stage.name, it.name):
             _print_stage(state, inner, depth, lines)
     packed = f" [packed {', '.join(stage.packs)}]" if stage.packs else ""
-    lines.append(f"{'  ' * depth}{stage.name} = …{packed}")
+    scope = f" [{stage.scope}]" if stage.scope else ""
+    lines.append(f"{'  ' * depth}{stage.name} = …{packed}{scope}")

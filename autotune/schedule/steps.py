@@ -28,6 +28,11 @@ class Hole:
 NEXT_PANEL = -1
 """Prefetch distance: the next weight panel."""
 
+BLOCK_INDICES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+THREAD_INDICES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+LAUNCH_INDICES = (*BLOCK_INDICES, *THREAD_INDICES)
+"""Indices of a GPU's blocks in the grid, and of the threads in a block."""
+
 Size: TypeAlias = Annotated[int | Hole | NDArray[np.int64], coded(int)]
 
 
@@ -107,6 +112,22 @@ class Annotate:
 
 
 @dataclass(frozen=True, slots=True)
+class Bind:
+    """Run the iterations of a spatial loop on a GPU: `index` is one of `LAUNCH_INDICES`.
+
+        for i.0 in 64:              ->  blockIdx.x i.0 in 64
+            for i.1 in 16: S(…)             threadIdx.x i.1 in 16: S(…)
+
+    The loops of a root stage that are bound are the launch of its kernel. A stage in shared memory
+    is computed by all threads of a block together, by loops that are bound to the same indices.
+    """
+
+    stage: str
+    iter: str
+    index: str
+
+
+@dataclass(frozen=True, slots=True)
 class ComputeInline:
     """Substitute a pointwise stage into its readers."""
 
@@ -129,13 +150,15 @@ class CacheRead:
     reader[…] = f(tensor[…])   ->   name[…] = tensor[…];  reader[…] = f(name[…])
 
     With a `dtype` the copy is of that type, which holds all values of the tensor's: integers that
-    an instruction takes wider than they are stored.
+    an instruction takes wider than they are stored. `scope`: "shared" for the memory that the
+    threads of a block of a GPU share; the copy then holds what they read together.
     """
 
     tensor: str
     reader: str
     name: str
     dtype: Annotated[str, LEFT_OUT] = ""
+    scope: Annotated[str, LEFT_OUT] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +291,7 @@ Step: TypeAlias = (
     | Reorder
     | Parallel
     | Annotate
+    | Bind
     | ComputeInline
     | ComputeAt
     | CacheRead
@@ -291,6 +315,7 @@ _KINDS: dict[str, type] = {
     "reorder": Reorder,
     "parallel": Parallel,
     "annotate": Annotate,
+    "bind": Bind,
     "compute_inline": ComputeInline,
     "compute_at": ComputeAt,
     "cache_read": CacheRead,

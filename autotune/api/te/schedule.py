@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from autotune.brief import brief, brief_value
 from autotune.codegen.compile import assembly, optimised_module
+from autotune.codegen.ptx import ptx
 from autotune.errors import ScheduleError, UsageError
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
@@ -28,6 +29,7 @@ from autotune.schedule.state import Stage, State
 from autotune.schedule.steps import (
     NEXT_PANEL,
     Annotate,
+    Bind,
     CacheRead,
     CacheTerms,
     CacheWrite,
@@ -111,12 +113,16 @@ class Schedule:
         return self
 
     def cache_read(
-        self, tensor: str, reader: str, name: str = "", dtype: str = ""
+        self, tensor: str, reader: str, name: str = "", dtype: str = "", scope: str = ""
     ) -> StageSchedule:
         """A stage that copies the part of `tensor` which `reader` reads, as the wider `dtype` if
-        one is given; returns the new stage."""
-        name = name or f"{tensor}.copy"
-        self.apply(CacheRead(tensor, reader, name, dtype))
+        one is given; returns the new stage.
+
+        `scope`: "shared" for a copy that the threads of a block of a GPU make and read together:
+        place it by `compute_at`, and `bind` its loops to the threads.
+        """
+        name = name or f"{tensor}.{scope or 'copy'}"
+        self.apply(CacheRead(tensor, reader, name, dtype, scope))
         return self[name]
 
     def cache_terms(self, tensor: str, reader: str, terms: int, name: str = "") -> StageSchedule:
@@ -136,7 +142,7 @@ class Schedule:
         return LoopProgram(lower(self.dag, self._steps, verify, after))
 
     def source(self, language: str = "loops") -> str:
-        """The program as text: `loops` (loop IR), `python`, `llvm` or `asm`.
+        """The program as text: `loops` (loop IR), `python`, `llvm`, `asm`; `ptx` for a GPU.
 
         Raises UsageError for another word, ScheduleError where the schedule has no program.
         """
@@ -254,6 +260,11 @@ class StageSchedule:
         """Expand these loops in full."""
         return self._take(*(Annotate(self.name, loop, "unroll") for loop in loops))
 
+    def bind(self, loop: str, index: str) -> StageSchedule:
+        """Run the iterations of `loop` on a GPU: each by the blocks, or by the threads of a block,
+        of one value of `index` (`blockIdx.x`, `threadIdx.x`, …). See `Schedule.source`, "ptx"."""
+        return self._take(Bind(self.name, loop, index))
+
     def compute_at(self, target: str, loop: str) -> StageSchedule:
         """Compute the region that `loop` of stage `target` needs of this stage inside that loop."""
         return self._take(ComputeAt(self.name, target, loop))
@@ -356,6 +367,8 @@ def _call_text(step: Step, name: str, given: Iterable[object]) -> str:
             return f"{'matrix' if kind == 'tile' else kind}({_literals(loop)})"
         case ComputeInline():
             return "inline()"
+        case CacheRead(tensor=tensor, reader=reader, name=stage, dtype=dtype, scope=scope) if scope:
+            return f'cache_read({_literals(tensor, reader, stage, dtype)}, scope="{scope}")'
         case CacheTerms(tensor=tensor, reader=reader, name=stage, terms=terms):
             return f"cache_terms({_literals(tensor, reader, terms, stage)})"
         case Prefetch(tensor=tensor, distance=distance):
@@ -383,4 +396,5 @@ _SOURCES: dict[str, Callable[[Program, Target], str]] = {
     "python": lambda program, target: print_python(program),
     "llvm": lambda program, target: str(optimised_module(program, target)),
     "asm": assembly,
+    "ptx": lambda program, target: ptx(program),
 }
