@@ -17,10 +17,11 @@ import llvmlite.binding as llvm
 
 from autotune.codegen.compile import run_passes
 from autotune.codegen.emit import FunctionEmitter
+from autotune.codegen.llvm_target import parsed
 from autotune.codegen.text import I32, I64, VOID, Module, Type, Value, constant
 from autotune.dtypes import dtype_bytes
 from autotune.errors import CodegenError
-from autotune.loopir.launch import Launch, launches
+from autotune.loopir.launch import KernelLaunch, launches
 from autotune.loopir.nodes import Barrier, Buffer, For, Kernel, Program
 from autotune.target.isa import ISAS
 
@@ -47,28 +48,24 @@ def ptx(program: Program) -> str:
             "in float32 all functions but sin, cos and tan do without",
         )
     try:
-        module = llvm.parse_assembly(text)
-        module.verify()
+        module = parsed(text, machine)
     except RuntimeError as error:
         raise CodegenError(f"LLVM refuses the generated code: {error}") from error
-    module.data_layout = str(machine.target_data)
     return about + str(machine.emit_assembly(run_passes(module, machine)))
 
 
 def gpu_module(program: Program) -> tuple[str, str]:
     """The LLVM module of a program, and the comment about its launch."""
-    module = Module(TRIPLE, _ISA)
-    about = [
-        f"// {b.role} {b.name}: {b.n_bytes} bytes of {b.tensor.dtype}" for b in program.buffers
-    ]
+    module = Module(_ISA)
+    about = [f"{b.role} {b.name}: {b.n_bytes} bytes of {b.tensor.dtype}" for b in program.buffers]
     for kernel, launch in launches(program):
         symbol = _symbol(kernel.name)
         _GpuFunction(module, program, replace(kernel, name=symbol), launch).emit()
         about += [
-            f"// {symbol}({', '.join(kernel.buffers)}):",
-            f"//     grid {launch.grid}, block {launch.block}, shared {launch.n_bytes} bytes",
+            f"{symbol}({', '.join(kernel.buffers)}): grid {launch.grid}, block {launch.block},",
+            f"  {launch.n_bytes} bytes of shared memory",
         ]
-    return str(module), "\n".join([*about, ""])
+    return str(module), "".join(f"// {ascii(line)[1:-1]}\n" for line in about)
 
 
 class _GpuFunction(FunctionEmitter):
@@ -76,7 +73,9 @@ class _GpuFunction(FunctionEmitter):
 
     range_kinds: ClassVar[Mapping[str, Type]] = {}
 
-    def __init__(self, module: Module, program: Program, kernel: Kernel, launch: Launch) -> None:
+    def __init__(
+        self, module: Module, program: Program, kernel: Kernel, launch: KernelLaunch
+    ) -> None:
         super().__init__(module, program, kernel, "")
         self.launch = launch
         self.b.convention = "ptx_kernel void"
@@ -108,7 +107,8 @@ class _GpuFunction(FunctionEmitter):
         if buffer.role != "shared":
             return super().memory(buffer, kind, size)
         size = self.launch.shared[buffer.name] // dtype_bytes(buffer.tensor.dtype)
-        name = f"{self.kernel.name}_{_symbol(buffer.name)}"
+        number = [*self.launch.shared].index(buffer.name)
+        name = f"{self.kernel.name}_shared{number}_{_symbol(buffer.name)}"
         return self.module.shared(name, f"[{size} x {kind}]")
 
 

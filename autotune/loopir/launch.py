@@ -26,6 +26,7 @@ from autotune.loopir.nodes import (
     Program,
 )
 from autotune.loopir.visitor import Read, statements
+from autotune.pages import CACHE_LINE
 from autotune.schedule.state import Stage, State
 from autotune.schedule.steps import BLOCK_INDICES, LAUNCH_INDICES, THREAD_INDICES
 from autotune.te.expr import Expr, loads, variables
@@ -81,7 +82,7 @@ def of_block(state: State, reads: list[Read], ranges: Ranges) -> tuple[list[Read
 
 @brief
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """How a kernel is started: `extents` of the grid's and the block's indices, and the bytes of
     shared memory of every shared buffer."""
 
@@ -90,8 +91,8 @@ class Launch:
 
     @property
     def n_bytes(self) -> int:
-        """Shared memory of a block, in bytes."""
-        return sum(self.shared.values())
+        """Shared memory of a block, in bytes: whole cache lines of each buffer."""
+        return sum(-(-n // CACHE_LINE) * CACHE_LINE for n in self.shared.values())
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -104,7 +105,7 @@ class Launch:
         return tuple(self.extents[n] for n in THREAD_INDICES)
 
 
-def launch_of(kernel: Kernel) -> Launch | None:
+def launch_of(kernel: Kernel) -> KernelLaunch | None:
     """The launch of a kernel with bound loops; None for one of a CPU.
 
     Raises ScheduleError where a GPU has not the threads, the blocks or the shared memory, or where
@@ -121,13 +122,13 @@ def launch_of(kernel: Kernel) -> Launch | None:
                 shared[buffer.name] = max(shared.get(buffer.name, 0), buffer.n_bytes)
     if not any(extents.values()):
         return None
-    launch = Launch({n: max(1, e) for n, e in extents.items()}, shared)
+    launch = KernelLaunch({n: max(1, e) for n, e in extents.items()}, shared)
     _check_limits(kernel.name, launch)
     _Barriers(kernel.name, launch).check(kernel.body, frozenset(), "")
     return launch
 
 
-def _check_limits(name: str, launch: Launch) -> None:
+def _check_limits(name: str, launch: KernelLaunch) -> None:
     n_threads, n_bytes = prod(launch.block), launch.n_bytes
     if n_threads > MAX_THREADS:
         raise ScheduleError(
@@ -152,7 +153,7 @@ class _Barriers:
     """Looks for barriers that some threads of a block do not come to."""
 
     name: str
-    launch: Launch
+    launch: KernelLaunch
 
     def check(self, body: Body, own: frozenset[str], some: str) -> None:
         """`own`: variables that differ between threads; `some`: why only some run `body`."""
@@ -184,7 +185,7 @@ def _differs(e: Expr, own: frozenset[str]) -> bool:
     return bool(own & variables(e) or loads(e))
 
 
-def launches(program: Program) -> Iterator[tuple[Kernel, Launch]]:
+def launches(program: Program) -> Iterator[tuple[Kernel, KernelLaunch]]:
     """The kernels of a program for a GPU. Raises ScheduleError where it is none."""
     if program.packs or program.derived:
         raise ScheduleError(

@@ -61,7 +61,7 @@ def conv(rng: Random) -> Schedule:
     def padded(i: te.Expression, y: te.Expression, z: te.Expression) -> te.Expression:
         y, z = y - pad, z - pad
         inside = (y >= 0) & (y < h) & (z >= 0) & (z < w)
-        return te.select(inside, x[i, y, z], 0.0)
+        return te.where(inside, x[i, y, z], 0.0)
 
     p = te.compute((c, h + 2 * pad, w + 2 * pad), padded, "p")
     ic, kh, kw = te.reduce_axis(c, "ic"), te.reduce_axis(size, "kh"), te.reduce_axis(size, "kw")

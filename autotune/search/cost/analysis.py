@@ -106,8 +106,8 @@ def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Anal
     """Facts about the candidates `rows` of `sketch`."""
     n = len(rows)
     state = replay(on_average(dag), sketch.steps, sketch.values(rows))
-    if any(stage.fuses for stage in state.stages.values()):
-        raise ScheduleError("schedules with fused loops are not analysed")
+    if any(stage.fuses or stage.bound for stage in state.stages.values()):
+        raise ScheduleError("schedules with fused or bound loops are not analysed")
     statements = tuple(_Walk(state, s, n, target).statement() for s in state.stages.values())
     return Analysis(statements, _valid(state, statements, target, n), _identity(state, n))
 
