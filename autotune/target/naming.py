@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -63,6 +62,8 @@ def target_names() -> list[str]:
 
 
 def _unknown(text: str) -> UsageError:
+    import difflib  # compiled networks run without it
+
     near = difflib.get_close_matches(text.lower(), target_names())
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     return UsageError(f"unknown target '{text}'", f"{meant}`autotune target --list` has all names")

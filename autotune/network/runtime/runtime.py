@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,7 +59,6 @@ from autotune.network.runtime.arguments import (
 )
 from autotune.network.runtime.blocks import BatchBlocks
 from autotune.network.runtime.direct_call import direct_call
-from autotune.te.strides import dense
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -565,8 +565,11 @@ def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
 
 def window(storage: Array, end: Endpoint) -> Array:
     """The elements of `end` inside `storage`, in the shape in which they lie there."""
-    shape, strides = end.window or (end.shape, dense(end.shape))
     start = storage.reshape(-1).view(np.uint8)[end.offset :]
     kind = DTYPES[end.stored].numpy
+    if end.window is None:
+        n_bytes = math.prod(end.shape) * kind.itemsize
+        return start[:n_bytes].view(kind).reshape(end.shape)
+    shape, strides = end.window
     first = start[: kind.itemsize].view(kind)
     return as_strided(first, shape, [s * kind.itemsize for s in strides])
