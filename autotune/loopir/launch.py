@@ -35,6 +35,8 @@ MAX_THREADS = 1024
 """Of a block, on every GPU of NVIDIA."""
 MAX_SHARED_BYTES = 48 << 10
 """Of a block, without the GPU being told otherwise."""
+_MAX_LOCAL_BYTES = 512 << 10
+"""Of a thread."""
 _MAX_EXTENT = dict(zip(LAUNCH_INDICES, ((1 << 31) - 1, 65535, 65535, 1024, 1024, 64), strict=True))
 
 
@@ -64,7 +66,10 @@ def check_launch(state: State, root: Stage) -> None:
             )
     if root.n_parallel or state.transformed:
         what = "parallel loops" if root.n_parallel else "another algorithm"
-        raise ScheduleError(f"{root.name} has bound loops and {what}, which is for CPUs")
+        raise ScheduleError(
+            f"{root.name} has bound loops and {what}, which is for CPUs",
+            "leave out parallel, winograd, narrow_products",
+        )
 
 
 def of_block(state: State, reads: list[Read], ranges: Ranges) -> tuple[list[Read], Ranges]:
@@ -114,16 +119,24 @@ def launch_of(kernel: Kernel) -> KernelLaunch | None:
     found = list(statements(kernel.body))
     extents = dict.fromkeys(LAUNCH_INDICES, 0)
     shared: dict[str, int] = {}
+    n_local = 0
     for stmt in found:
         match stmt:
             case For(kind=kind, extent=extent) if kind in extents:
                 extents[kind] = max(extents[kind], extent)
             case Alloc(buffer=buffer) if buffer.role == "shared":
                 shared[buffer.name] = max(shared.get(buffer.name, 0), buffer.n_bytes)
+            case Alloc(buffer=buffer):
+                n_local += buffer.n_bytes
     if not any(extents.values()):
         return None
     launch = KernelLaunch({n: max(1, e) for n, e in extents.items()}, shared)
     _check_limits(kernel.name, launch)
+    if n_local > _MAX_LOCAL_BYTES:
+        raise ScheduleError(
+            f"{kernel.name}: {n_local} local bytes of a thread are more than {_MAX_LOCAL_BYTES}",
+            "attach stages to inner loops, or copy to shared memory",
+        )
     _Barriers(kernel.name, launch).check(kernel.body, frozenset(), "")
     return launch
 

@@ -284,15 +284,14 @@ def _products(stage: Stage) -> tuple[Factors, ...]:
 
 def _compute_at(state: State, step: ComputeAt, _: Holes) -> State:
     stage, target = state[step.stage], state[step.target]
-    inside, depth = state, target.position(step.iter)
+    around = state, target, target.position(step.iter)
     if stage.scope:
-        target, depth = _of_block(target, depth)
-        inside = _with(state, target)
+        around = _of_block(*around)
     if stage.splits or stage.fuses:
         raise ScheduleError(f"place {stage.name} before splitting and fusing its loops")
     if stage.name in state.dag.outputs:
         raise ScheduleError(f"{stage.name} is an output and stays at the root")
-    needed = required_extents(inside, stage.name, target, depth)
+    needed = required_extents(around[0], stage.name, *around[1:])
     placed = replace(
         fresh(stage.op, needed),
         attach=Attach(step.target, step.iter),
@@ -302,15 +301,26 @@ def _compute_at(state: State, step: ComputeAt, _: Holes) -> State:
     return _with(state, placed)
 
 
-def _of_block(target: Stage, depth: int) -> tuple[Stage, int]:
-    """`target` with the loops over threads inside of the loop at `depth`, and its new depth.
+def _of_block(state: State, target: Stage, depth: int) -> tuple[State, Stage, int]:
+    """What a loop needs in shared memory, it needs for all threads of the block: `target` with the
+    loops over threads inside of the loop at `depth`, in its state, and its new depth.
 
-    What a loop needs in shared memory, it needs for all threads of the block.
+    Of a stage that each thread computes for itself, these are all loops over its results.
     """
+    together = {it.name for it in target.iters if it.annotation in THREAD_INDICES}
+    if target.attach:
+        host = state[target.attach.target]
+        around = _of_block(state, host, host.position(target.attach.iter))
+        sizes = required_extents(around[0], target.name, *around[1:])
+        extents = dict(zip((a.name for a in target.axes), sizes, strict=True))
+        iters = (replace(it, extent=extents.get(it.name, it.extent)) for it in target.iters)
+        target = replace(target, iters=tuple(iters), axis_extents=sizes)
+        together = {it.name for it in target.iters if it.kind == "spatial"}
     outer, inner = target.iters[: depth + 1], target.iters[depth + 1 :]
-    threads = tuple(it for it in outer if it.annotation in THREAD_INDICES)
-    others = tuple(it for it in outer if it not in threads)
-    return replace(target, iters=(*others, *threads, *inner)), len(others) - 1
+    others = tuple(it for it in outer if it.name not in together)
+    threads = tuple(it for it in outer if it.name in together)
+    target = replace(target, iters=(*others, *threads, *inner))
+    return _with(state, target), target, len(others) - 1
 
 
 # --- steps that rewrite the DAG ---------------------------------------------------------------

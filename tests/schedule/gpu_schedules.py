@@ -47,6 +47,27 @@ def matmul(rng: Random) -> Schedule:
     return s
 
 
+def epilogue(rng: Random) -> Schedule:
+    """A product that each thread computes for the elements that it then maps."""
+    n, m, k = (rng.choice((1, 3, 8, 10)) for _ in range(3))
+    a, b, r = te.placeholder((n, k), "a"), te.placeholder((k, m), "b"), te.reduce_axis(k, "r")
+    c = te.compute((n, m), lambda i, j: te.sum(a[i, r] * b[r, j], r), "c")
+    out = te.compute((n, m), lambda i, j: te.maximum(c[i, j], 0.0), "out")
+    s = Schedule(dag_of([out]), host_target())
+    i0, i1, i2 = s["out"].split("i", rng.choice((2, 4)), rng.choice((1, 2)))
+    j0, j1 = s["out"].split("j", rng.choice((2, 3)))
+    s["out"].reorder(i0, j0, i1, j1, i2)
+    s["out"].bind(i0, "blockIdx.y").bind(j0, "blockIdx.x")
+    s["out"].bind(i1, "threadIdx.y").bind(j1, "threadIdx.x")
+    s["c"].compute_at("out", j1)
+    r0, r1 = s["c"].split("r", rng.choice((2, 3)), tail="split")
+    s["c"].reorder(r0, r1, "i", "j").unroll("i", "j")
+    for tensor in rng.sample(("a", "b"), rng.randint(1, 2)):
+        copy = s.cache_read(tensor, "c", scope="shared").compute_at("c", r0)
+        _divide(s, copy.name, threads=(launched(s, i1), launched(s, j1)), rng=rng)
+    return s
+
+
 def launched(s: Schedule, loop: str) -> int:
     """Iterations of a loop of the product or convolution."""
     return int(s[s.dag.outputs[0]].stage.iter(loop).extent)
@@ -107,4 +128,4 @@ def _divide(s: Schedule, name: str, threads: tuple[int, ...], rng: Random) -> No
         stage.bind(each, f"threadIdx.{axis}")
 
 
-KINDS = {"elementwise": elementwise, "matmul": matmul, "conv": conv}
+KINDS = {"elementwise": elementwise, "matmul": matmul, "epilogue": epilogue, "conv": conv}
