@@ -28,6 +28,8 @@ _REPEATS = 20
 _OPERANDS = 4
 _SUMS = 4  # of matrices, two by two
 _EMULATED_TURNS = 2
+_FIRST_TURNS, _FIRST_REPEATS = 100, 3
+_RUN_S = 5e-3
 _OPERAND_BYTE = 0x3F  # 0.75 as a float of any width
 _STREAMS = 8  # vectors that one step of a read loads
 _WATCHED_S, _LEAST_READINGS, _MOST_READINGS = 0.6, 12, 100
@@ -112,8 +114,10 @@ def _driver(target: Target, n_threads: int, executors: Executors | None) -> Driv
 def _peak(target: Target, form: MultiplyAdd, driver: Driver) -> float:
     peak = MultiplyAddPeak(target, driver, form)
     is_emulated = form.unit is not None and form.unit.emulation
-    n_turns = _EMULATED_TURNS if is_emulated else _TURNS
-    return max(peak.flops_per_s(n_turns) for _ in range(_REPEATS))
+    first = _EMULATED_TURNS if is_emulated else _FIRST_TURNS
+    rate = max(peak.flops_per_s(first) for _ in range(_FIRST_REPEATS))
+    turns = peak.turns_in(_RUN_S, rate)  # behind an emulator a turn takes a thousand times as long
+    return max(peak.flops_per_s(turns) for _ in range(_REPEATS))
 
 
 class MultiplyAddPeak:
@@ -141,6 +145,10 @@ class MultiplyAddPeak:
         self._operand.array.fill(_OPERAND_BYTE)
         self._operand.push()
         self._nothing = executor.block(0)
+
+    def turns_in(self, seconds: float, flops_per_s: float) -> int:
+        """Turns that take so long at a rate; at least one, and no more than a peak needs."""
+        return max(1, min(_TURNS, round(seconds * flops_per_s / self._flops_per_turn)))
 
     def flops_per_s(self, turns: int) -> float:
         """Rate of one run; a thousand turns take about 15 µs."""

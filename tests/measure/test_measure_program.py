@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -238,3 +239,30 @@ def test_a_network_is_checked_behind_a_command(target: str) -> None:
     done = autotune.compile(model, target=target, threads=1, runner="env A=1", cache=False)
     assert done.report is not None
     assert done.error < 1e-3
+
+
+EMULATED = {
+    "neoverse-n1": ("qemu-aarch64-static", "-cpu max"),
+    "neoverse-v1": ("qemu-aarch64-static", "-cpu max,sve-default-vector-length=32"),
+    "rv64gcv-zvl256b": ("qemu-riscv64-static", "-cpu rv64,v=true,vlen=256,elen=64,vext_spec=v1.0"),
+}
+
+
+@pytest.mark.parametrize("target", EMULATED)
+def test_another_architecture_is_tuned_compiled_and_checked(tmp_path: Path, target: str) -> None:
+    emulator, options = EMULATED[target]
+    if shutil.which(emulator) is None:
+        pytest.skip(f"{emulator} is not installed")
+    head = '<ir_version: 10, opset_import: ["" : 21]>'
+    text = f"""{head} f (float[1, 8, 9, 9] x, float[16, 8, 3, 3] w) => (float[1, 16, 9, 9] y) {{
+        a = Conv<pads = [1, 1, 1, 1]>(x, w)  y = Relu(a) }}"""
+    model = onnx.parser.parse_model(text)
+    log = tmp_path / "far.jsonl"
+    far = {"target": target, "threads": 1, "runner": f"{emulator} {options}"}
+    autotune.tune(model, log, trials=6, show="nothing", **far)
+    found = read_log(log)
+    assert found.header.target.cpu == target
+    assert {r.result.status for r in found.records} == {MeasureStatus.OK}
+    done = autotune.compile(model, log, **far)
+    assert done.report is not None
+    assert done.error < 1e-5
