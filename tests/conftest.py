@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -75,6 +76,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Neither tests nor the processes that they start touch the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
+        zig = Path.home() / ".cache/zig"  # a libc for each foreign target, half a minute each
+        patch.setenv("ZIG_GLOBAL_CACHE_DIR", os.environ.get("ZIG_GLOBAL_CACHE_DIR", str(zig)))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -38,6 +38,7 @@ from autotune.graph.reader.model_files import is_path
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.machine import require_threads
+from autotune.measure.program_device import program_device
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact, BatchSplit, Tuned
 from autotune.network.artifact.hybrid import hybrid_artifact
@@ -87,8 +88,9 @@ def plan(request: CompileRequest) -> CompilePlan:
             raise UsageError("there is no model", "name a model, or a log that knows it")
         words = {"precision": request.precision, "max_error": request.max_error}
         name = request.target or "native"
-        target = parse_target(name)
-        usable = target.n_cores if is_of_file(name) else default_threads()
+        target = _described(name, request.runner)
+        is_other = is_of_file(name) or request.runner
+        usable = target.n_cores if is_other else default_threads()
         return _planned(request, resolve(None, words).config, target, asked or usable)
     log = read_log(Path(request.log))
     config = _config_of(request, log)
@@ -96,10 +98,16 @@ def plan(request: CompileRequest) -> CompilePlan:
     if not log.headers:
         raise LogMismatch(f"{request.log} has no header", "name a log that autotune has written")
     header, name = log.header, request.target or "native"
-    target = header.target if name == "log" else parse_target(name)
+    target = header.target if name == "log" else _described(name, request.runner)
     request = _completed(request, log, config)
     n_threads = asked or header.n_threads
     return replace(_planned(request, config, target, n_threads, variants_of(header)), log=log)
+
+
+def _described(name: str, runner: str | None) -> Target:
+    """The target of a name, with the caches of the machine that a runner reaches."""
+    target = parse_target(name)
+    return program_device(runner, target).target if runner else target
 
 
 def _planned(
