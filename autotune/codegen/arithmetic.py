@@ -121,6 +121,9 @@ class Arithmetic:
                 wide = value.type.of(I64 if is_wide else I32)
                 return self._resize(self.b.cast("fptosi", value, wide), kind, unsigned)
             case False, True:
+                if value.type.scalar is I1 and self.b.module.isa.vscale:
+                    # LLVM 22 ends the process where a mask of SVE becomes narrower by `uitofp`
+                    return self.b.select(value, constant(kind, 1.0), constant(kind, 0.0))
                 return self.b.cast("uitofp" if unsigned else "sitofp", value, kind)
             case _:
                 return self._resize(value, kind, unsigned)

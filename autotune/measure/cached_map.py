@@ -20,22 +20,24 @@ def cached_map(
     encode: Callable[[B], bytes],
     decode: Callable[[bytes], B],
     tell: OnProgress = lambda n_done, n_all: None,
+    is_apart: bool = False,
 ) -> list[B]:
     """`[function(a) for a in arguments]`, as far as `store` does not know them by `keys`.
 
     `keys[n]` is a digest of all that `function(arguments[n])` depends on (`cache.key_of`). `decode`
     raises ValueError for what `encode` has not written, which is then computed. Without a store it
-    is `parallel_map`, which says what else may be raised.
+    is `parallel_map`, which says what else may be raised and what is apart.
     """
     if store is None:
-        return parallel_map(function, arguments, tell)
+        return parallel_map(function, arguments, tell, is_apart=is_apart)
     found = {n: known for n, key in enumerate(keys) if (known := _known(store, key, decode))}
     missing = [n for n in range(len(arguments)) if n not in found]
 
     def tell_all(n_done: int, n_all: int) -> None:
         tell(len(arguments) - n_all + n_done, len(arguments))
 
-    computed = parallel_map(function, [arguments[n] for n in missing], tell_all)
+    given = [arguments[n] for n in missing]
+    computed = parallel_map(function, given, tell_all, is_apart=is_apart)
     for n, result in zip(missing, computed, strict=True):
         store.put(keys[n], encode(result))
         found[n] = [result]

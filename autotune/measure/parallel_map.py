@@ -32,12 +32,14 @@ def parallel_map(
     arguments: Sequence[A],
     tell: OnProgress = lambda n_done, n_all: None,
     n_processes: int | None = None,
+    is_apart: bool = False,
 ) -> list[B]:
     """`[function(a) for a in arguments]`; function, arguments and results can be pickled.
 
     `tell` is called as results come, from any thread. Calls that fail in other processes are
     repeated in this one, so exceptions are those of `function`. `n_processes`: at most so many,
-    including this one; by default as many as run all the time.
+    including this one; by default as many as run all the time. `is_apart`: what may end its process
+    is called in others alone; raises ChildCrash where one has ended.
     """
     todo = deque(enumerate(arguments))
     found: dict[int, B] = {}
@@ -47,7 +49,9 @@ def parallel_map(
         tell(len(found), len(arguments))
 
     most = min(n_processes or read_limits().n_busy, MAX_PROCESSES)
-    n_children = max(1, min(most, len(arguments) // MIN_SHARE)) - 1
+    n_helping = max(1, min(most, len(arguments) // MIN_SHARE))
+    n_children = n_helping - (not is_apart or not arguments)
+    crashes: list[ChildCrash] = []
     blobs = [pickle.dumps(function)] if n_children else []
     setup = Setup("autotune.measure.parallel_map:serve_calls", blobs=blobs)
     children = [Child(setup, _START_TIMEOUT_S) for _ in range(n_children)]
@@ -55,10 +59,12 @@ def parallel_map(
         try:
             for child in children:
                 child.start()  # in this thread: a child ends with the thread that started it
-            helped = [threads.submit(_feed, child, todo, keep) for child in children]
-            for index, argument in _taken(todo):
+            helped = [threads.submit(_feed, child, todo, keep, crashes) for child in children]
+            for index, argument in () if is_apart else _taken(todo):
                 keep(index, function(argument))
             wait(helped)
+            if is_apart and crashes:
+                raise crashes[0]
             for index, argument in _taken(todo):
                 keep(index, function(argument))
         finally:
@@ -76,7 +82,9 @@ def _taken(todo: Todo[A]) -> Iterator[tuple[int, A]]:
             return
 
 
-def _feed(child: Child, todo: Todo[A], keep: Callable[[int, B], None]) -> None:
+def _feed(
+    child: Child, todo: Todo[A], keep: Callable[[int, B], None], crashes: list[ChildCrash]
+) -> None:
     """Let `child` work until it fails; the argument on which it failed goes back to `todo`."""
     try:
         child.ready()
@@ -86,8 +94,10 @@ def _feed(child: Child, todo: Todo[A], keep: Callable[[int, B], None]) -> None:
         request = Message("call", {}, [pickle.dumps(argument)])
         try:
             reply = child.request(request, _TIMEOUT_S, MAX_BYTES)
-        except (ChildCrash, ChildTimeout):
+        except (ChildCrash, ChildTimeout) as error:
             reply = Message("failed")
+            if isinstance(error, ChildCrash):
+                crashes.append(error)
         if reply.kind != "value":
             todo.append((index, argument))
             return

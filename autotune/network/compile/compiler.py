@@ -19,12 +19,13 @@ from autotune.codegen.compile import LLVM_VERSION, compile_program
 from autotune.codegen.link import Image, Part, link
 from autotune.codegen.native_object import team_object
 from autotune.config import AUTO
-from autotune.errors import NoValidSchedule
+from autotune.errors import CodegenError, NoValidSchedule
 from autotune.graph.network import Network, TaskCall
 from autotune.loopir.guarding import MAX_WEIGHT
 from autotune.loopir.nodes import Program, with_strides
 from autotune.measure.cached_map import cached_map
 from autotune.measure.parallel_map import OnProgress
+from autotune.measure.process import ChildCrash
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.container import Bytes
 from autotune.network.artifact.table import entry_name
@@ -36,6 +37,7 @@ from autotune.network.compile.outlines import Outline, Outlines, whole
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.steps import Algorithm, Steps, steps_text
 from autotune.target import Target
+from autotune.target.isa import HOST
 from autotune.te.dag import ComputeDAG
 from autotune.te.strides import dense
 from autotune.version import __version__
@@ -263,12 +265,18 @@ def _compile(
     """One object per distinct program, by its prefix.
 
     By processes: LLVM takes a lock and the emitter holds the interpreter's, so two threads are not
-    faster than one (measured).
+    faster than one (measured). Of another architecture by others than this one: LLVM ends the
+    process where it cannot select an instruction.
     """
     of = package_key() if store else ""
     machine = json.dumps(target.to_json())
     keys = [key_of("object", of, LLVM_VERSION, machine, work.prefix) for work in works]
-    objects = cached_map(partial(_object, target), works, keys, store, bytes, bytes, tell)
+    is_foreign = target.architecture is not HOST
+    make = partial(_object, target)
+    try:
+        objects = cached_map(make, works, keys, store, bytes, bytes, tell, is_foreign)
+    except ChildCrash as crash:
+        raise CodegenError(f"LLVM ended while it compiled for {target.cpu}: {crash}") from crash
     return {work.prefix: data for work, data in zip(works, objects, strict=True)}
 
 
