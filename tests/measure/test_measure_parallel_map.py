@@ -10,6 +10,7 @@ import pytest
 
 from autotune.errors import NoValidSchedule
 from autotune.measure.parallel_map import MIN_SHARE, parallel_map
+from autotune.measure.process import ChildCrash
 
 MANY = list(range(8 * MIN_SHARE))
 
@@ -70,3 +71,11 @@ def test_progress_is_reported_for_every_result() -> None:
     told: list[tuple[int, int]] = []
     parallel_map(squared, MANY, lambda n, total: told.append((n, total)), n_processes=1)
     assert told == [(n + 1, len(MANY)) for n in range(len(MANY))]
+
+
+def test_a_function_that_ends_its_process_is_called_in_another_one() -> None:
+    """As LLVM does where it cannot select an instruction."""
+    with pytest.raises(ChildCrash):
+        parallel_map(os._exit, [3], is_apart=True)
+    assert parallel_map(abs, [-2, 3], is_apart=True) == [2, 3]
+    assert parallel_map(abs, [], is_apart=True) == []
