@@ -211,6 +211,17 @@ def test_cmake_and_pkg_config_find_the_library(library: Path, tmp_path: Path) ->
         assert "-ltext" in found.stdout
 
 
+def test_the_example_in_rust_runs(library: Path, tmp_path: Path) -> None:
+    if not shutil.which("rustc"):
+        pytest.skip("rustc is not installed")
+    program = tmp_path / "example"
+    link = f"link-arg=-Wl,-rpath,{library}"
+    command = ["rustc", str(library / "example.rs"), "-L", str(library), "-C", link, "-o", program]
+    subprocess.run(command, check=True, capture_output=True)
+    done = subprocess.run([program], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("y: Some(")
+
+
 CALLERS = """
 #define _GNU_SOURCE
 #include "one.h"

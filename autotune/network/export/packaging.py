@@ -70,6 +70,92 @@ int main(void) {{
 }}
 """
 
+_RUST = """\
+// rustc example.rs -L. -C link-arg=-Wl,-rpath,'$ORIGIN' && ./example
+
+use std::os::raw::{{c_char, c_int, c_void}};
+
+#[repr(C)]
+struct Inputs {{
+{inputs}}}
+
+#[repr(C)]
+struct Outputs {{
+{outputs}}}
+
+#[link(name = "{name}")]
+extern "C" {{
+    fn {name}_create(options: *const c_void, model: *mut *mut c_void) -> c_int;
+    fn {name}_run(model: *mut c_void, inputs: *const Inputs, outputs: *const Outputs) -> c_int;
+    fn {name}_destroy(model: *mut c_void);
+    fn {name}_strerror(status: c_int) -> *const c_char;
+}}
+
+fn require(status: c_int) {{
+    if status != 0 {{
+        let text = unsafe {{ std::ffi::CStr::from_ptr({name}_strerror(status)) }};
+        panic!("{{}}", text.to_string_lossy());
+    }}
+}}
+
+fn main() {{
+{arrays}    let mut model = std::ptr::null_mut();
+    unsafe {{
+        require({name}_create(std::ptr::null(), &mut model));
+        require({name}_run(model, &Inputs {{ {given} }}, &Outputs {{ {made} }}));
+        {name}_destroy(model);
+    }}
+{shown}}}
+"""
+
+_NODE = """\
+// npm install koffi && node example.mjs
+
+import koffi from "koffi";
+
+const library = koffi.load(new URL("lib{name}.so", import.meta.url).pathname);
+const create = library.func("int {name}_create(void *options, _Out_ void **model)");
+const run = library.func("int {name}_run(void *model, void *inputs, void *outputs)");
+const destroy = library.func("void {name}_destroy(void *model)");
+const strerror = library.func("const char *{name}_strerror(int status)");
+
+function require(status) {{
+  if (status) throw new Error(strerror(status));
+}}
+
+// Fields of the records: addresses of arrays, and shapes where variants differ in them.
+function record(...fields) {{
+  const word = (x) => (ArrayBuffer.isView(x) ? koffi.address(x) : BigInt(x));
+  return BigInt64Array.from(fields.map(word));
+}}
+
+{arrays}const model = [null];
+require(create(null, model));
+require(run(model[0], record({given}), record({made})));
+{shown}destroy(model[0]);
+"""
+
+_RUST_TYPES = {
+    "float": "f32",
+    "double": "f64",
+    **{
+        f"{sign}int{bits}_t": f"{kind}{bits}"
+        for sign, kind in (("", "i"), ("u", "u"))
+        for bits in (8, 16, 32, 64)
+    },
+}
+_NODE_ARRAYS = {
+    "float": "Float32Array",
+    "double": "Float64Array",
+    "int64_t": "BigInt64Array",
+    "uint64_t": "BigUint64Array",
+    **{
+        f"{sign}int{bits}_t": f"{kind}{bits}Array"
+        for sign, kind in (("", "Int"), ("u", "Uint"))
+        for bits in (8, 16, 32)
+    },
+}
+
 _README = """\
 # {name}
 
@@ -80,7 +166,7 @@ _README = """\
 | `{name}.h` | the interface |
 | `lib{name}.so`, `lib{name}.a` | link one of them |
 {weights}| `{name}.pc`, `{name}Config.cmake` | for pkg-config and CMake |
-| `example.c` | one inference on zeros |
+| `example.c`, `.rs`, `.mjs` | one inference on zeros, in C, Rust and Node |
 
 {tensors}
 
@@ -125,6 +211,8 @@ def companions(interface: LibraryInterface, is_separate: bool) -> dict[str, str]
         f"{name}.pc": _PC.format(**known),
         f"{name}Config.cmake": _CMAKE.format(**known),
         "example.c": _example(interface),
+        "example.rs": _rust(interface),
+        "example.mjs": _node(interface),
         "README.md": _README.format(
             **known, tensors=_tensors(interface), feed=feed, threads=threads, weights=weights
         ),
@@ -152,6 +240,57 @@ def _example(interface: LibraryInterface) -> str:
     frees += [f"  free((void *)inputs.{t.identifier});" for t in inputs]
     body = shown[0] if len(shown) == 1 else "\n".join(["  {", *shown, "  }"])
     return _EXAMPLE.format(name=name, arrays="\n".join(arrays), shown=body, frees="\n".join(frees))
+
+
+def _rust(interface: LibraryInterface) -> str:
+    sides = {"inputs": interface.inputs, "outputs": interface.outputs}
+    fields = {kind: "".join(_rust_field(t, kind) for t in side) for kind, side in sides.items()}
+    arrays, given = "", {"inputs": [], "outputs": []}
+    for kind, side in sides.items():
+        mutable, pointer = ("", "as_ptr") if kind == "inputs" else ("mut ", "as_mut_ptr")
+        for n, tensor in enumerate(side):
+            x, kind_of = f"{kind[:-1]}{n}", _RUST_TYPES[tensor.c_type]
+            arrays += f"    let {mutable}{x} = vec![0 as {kind_of}; {tensor.counts[0]}];\n"
+            given[kind].append(f"r#{tensor.identifier}: {x}.{pointer}()")
+            if kind == "inputs" and not tensor.is_fixed:
+                shape = ", ".join(map(str, tensor.first.shape))
+                given[kind].append(f"{tensor.identifier}_shape: [{shape}]")
+    names = enumerate(interface.outputs)
+    shown = [f'    println!("{t.identifier}: {{:?}}", output{n}.first());\n' for n, t in names]
+    return _RUST.format(
+        name=interface.name,
+        **fields,
+        arrays=arrays,
+        given=", ".join(given["inputs"]),
+        made=", ".join(given["outputs"]),
+        shown="".join(shown),
+    )
+
+
+def _rust_field(tensor: Tensor, kind: str) -> str:
+    const = "const" if kind == "inputs" else "mut"
+    line = f"    r#{tensor.identifier}: *{const} {_RUST_TYPES[tensor.c_type]},\n"
+    if kind == "inputs" and not tensor.is_fixed:
+        line += f"    {tensor.identifier}_shape: [i64; {max(1, len(tensor.first.shape))}],\n"
+    return line
+
+
+def _node(interface: LibraryInterface) -> str:
+    arrays, given, made, shown = "", [], [], ""
+    for n, tensor in enumerate(interface.inputs):
+        arrays += f"const input{n} = new {_NODE_ARRAYS[tensor.c_type]}({tensor.counts[0]});\n"
+        given += [f"input{n}", *(() if tensor.is_fixed else map(str, tensor.first.shape))]
+    for n, tensor in enumerate(interface.outputs):
+        arrays += f"const output{n} = new {_NODE_ARRAYS[tensor.c_type]}({tensor.counts[0]});\n"
+        made.append(f"output{n}")
+        shown += f'console.log("{tensor.identifier}:", output{n}[0]);\n'
+    return _NODE.format(
+        name=interface.name,
+        arrays=arrays,
+        given=", ".join(given),
+        made=", ".join(made),
+        shown=shown,
+    )
 
 
 def _count(interface: LibraryInterface, kind: str, tensor: Tensor) -> str:
