@@ -245,7 +245,8 @@ def _example(interface: LibraryInterface) -> str:
 def _rust(interface: LibraryInterface) -> str:
     sides = {"inputs": interface.inputs, "outputs": interface.outputs}
     fields = {kind: "".join(_rust_field(t, kind) for t in side) for kind, side in sides.items()}
-    arrays, given = "", {"inputs": [], "outputs": []}
+    arrays = ""
+    given: dict[str, list[str]] = {"inputs": [], "outputs": []}
     for kind, side in sides.items():
         mutable, pointer = ("", "as_ptr") if kind == "inputs" else ("mut ", "as_mut_ptr")
         for n, tensor in enumerate(side):
@@ -276,7 +277,9 @@ def _rust_field(tensor: Tensor, kind: str) -> str:
 
 
 def _node(interface: LibraryInterface) -> str:
-    arrays, given, made, shown = "", [], [], ""
+    arrays = shown = ""
+    given: list[str] = []
+    made: list[str] = []
     for n, tensor in enumerate(interface.inputs):
         arrays += f"const input{n} = new {_NODE_ARRAYS[tensor.c_type]}({tensor.counts[0]});\n"
         given += [f"input{n}", *(() if tensor.is_fixed else map(str, tensor.first.shape))]
