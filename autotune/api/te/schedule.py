@@ -144,7 +144,8 @@ class Schedule:
     def source(self, language: str = "loops") -> str:
         """The program as text: `loops` (loop IR), `python`, `llvm`, `asm`; `ptx` for a GPU.
 
-        Raises UsageError for another word, ScheduleError where the schedule has no program.
+        Raises UsageError for another word, ScheduleError where the schedule has no program, for a
+        GPU CodegenError where a function needs the C library.
         """
         if language not in _SOURCES:
             raise UsageError(f"there is no '{language}' text", f"choose of {', '.join(_SOURCES)}")
