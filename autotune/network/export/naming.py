@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from autotune.errors import UsageError
 
 _WORDS = """
-alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
-char32_t class compl concept const consteval constexpr constinit const_cast continue co_await
-co_return co_yield crate decltype default delete do double dynamic_cast else enum explicit export
-extern false float for friend goto if inline int linux long mutable namespace new noexcept not not_eq
-nullptr operator or or_eq private protected public register reinterpret_cast requires restrict
-return self short signed sizeof static static_assert static_cast struct super switch template this
-thread_local throw true try typedef typeid typename typeof union unix unsigned using virtual void
-volatile wchar_t while xor xor_eq
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
+char8_t class co_await co_return co_yield compl concept const const_cast consteval constexpr
+constinit continue crate decltype default delete do double dynamic_cast else enum explicit export
+extern false float for friend goto if inline int linux long mutable namespace new noexcept not
+not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires
+restrict return self short signed sizeof static static_assert static_cast struct super switch
+template this thread_local throw true try typedef typeid typename typeof union unix unsigned using
+virtual void volatile wchar_t while xor xor_eq
 """
 _KEYWORDS = frozenset(_WORDS.split())
 """Of C and C++, macros of GNU's dialect, and names that no field of Rust can have."""
