@@ -321,6 +321,7 @@ below 1 we are faster.
 * [Low precision](low_precision.md): products of narrow types, quantised networks
 * [Real models](real_models.md): trained models of packages and exports, beside ONNX Runtime
 * [A busy machine](contention.md): neighbours, quotas, callers, idling, memory of several processes
+* [Exported libraries](exported.md) beside ONNX Runtime's C library: size, start, memory
 * [Several shapes](shapes.md) in one artifact, beside ONNX Runtime and OpenVINO with dynamic shapes
 * [Search](search.md): how soon the search finds good programs
 """
