@@ -166,8 +166,10 @@ class FarCompiler(Compiler):
             self._connection = connect(runner(self.target.cpu), self._program)
         return FarModel(self._connection, artifact)
 
-    def forget(self) -> None:
-        """The program has ended."""
+    def close(self) -> None:
+        """End the program; the next model starts one."""
+        if self._connection is not None:
+            self._connection.close()
         self._connection = None
 
 
@@ -182,7 +184,7 @@ def judged(item: tuple[str, Case], tell: Tell) -> Outcome:
         warnings.simplefilter("ignore")
         found = judge(case, compiler, tell)
     if ProgramEnded.__name__ in found.text:
-        compiler.forget()
+        compiler.close()
         return Outcome(Kind.LOST, found.text)
     return found
 

@@ -1,6 +1,7 @@
 """Draw random schedules over the tasks of the light models and compare each with the oracle.
 
     python benchmarks/random_schedules.py [--count 500] [--seed 0] [--model NAME]…
+    … --target neoverse-v1 --runner 'qemu-aarch64-static -cpu max,sve-default-vector-length=32'
 
 Every candidate goes through the product's own builder, worker and oracle. Prints one JSON object;
 exits 1 when any program computed a wrong answer or could not be built or run.
@@ -17,8 +18,11 @@ import click
 import numpy as np
 import onnx
 
-from autotune.measure.local import local_measurer
+from autotune.measure.build import build_program
+from autotune.measure.local import LocalDevice
+from autotune.measure.measurer import measurer_of
 from autotune.measure.options import MeasureOptions
+from autotune.measure.program_device import program_device
 from autotune.schedule.steps import Steps, steps_to_json
 from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
@@ -34,7 +38,8 @@ LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 @click.option("--seed", default=0, show_default=True)
 @click.option("--model", "models", multiple=True, help="Light models to draw from (default: all).")
 @click.option("--target", "target_name", default="native", show_default=True)
-def main(count: int, seed: int, models: tuple[str, ...], target_name: str) -> None:
+@click.option("--runner", default="", help="What the programs run behind; nothing: here.")
+def main(count: int, seed: int, models: tuple[str, ...], target_name: str, runner: str) -> None:
     """Check random schedules against the oracle."""
     target = host_target() if target_name == "native" else parse_target(target_name)
     rng = np.random.default_rng(seed)
@@ -42,7 +47,8 @@ def main(count: int, seed: int, models: tuple[str, ...], target_name: str) -> No
     shares = rng.multinomial(count, [1 / len(tasks)] * len(tasks))
     statuses: collections.Counter[str] = collections.Counter()
     options = MeasureOptions(min_repeats=1, max_repeats=1, build_timeout_s=120.0)
-    with local_measurer(target, 1, options) as measurer:
+    device = program_device(runner, target, 1) if runner else LocalDevice(target)
+    with measurer_of(device, options, build_program) as measurer:
         for (name, dag), share in zip(tasks, shares, strict=True):
             steps = [random_schedule(dag, target, rng) for _ in range(share)]
             for result, schedule in zip(measurer.measure(dag, steps), steps, strict=True):
