@@ -132,7 +132,7 @@ def test_an_artifact_of_another_architecture_says_so_when_it_is_loaded(tmp_path:
     model = onnx.parser.parse_model(f"{HEAD} f (float[4] x) => (float[4] y) {{ y = Exp(x) }}")
     done = autotune.compile(model, target="neoverse-v1", note=notes.append, cache=False)
     assert done.report is None
-    assert notes[-1] == "not checked: this CPU cannot run code for neoverse-v1"
+    assert notes[-1].startswith("not checked: this CPU cannot run code for neoverse-v1")
     path = tmp_path / "far.atn"
     done.artifact.save(path)
     with pytest.raises(ArtifactError, match="whose architecture is aarch64") as caught:
