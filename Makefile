@@ -53,6 +53,7 @@ soak: $(DEV_STAMP)  ## Thousands of random and damaged models, logs and artifact
 	$(BIN)/python -m tests.fuzz.soak --models $(MODELS) --logs $(LOGS) --artifacts $(ARTIFACTS) \
 	  --kills $(KILLS) --hostile $(HOSTILE) --seed $(SEED) $(ARGS)
 	$(BIN)/python -m tests.fuzz.callers --time $(CALLERS) --seed $(SEED)
+	$(BIN)/python -m benchmarks.foreign
 
 lint: $(DEV_STAMP)  ## Check style and formatting
 	$(BIN)/ruff check .
