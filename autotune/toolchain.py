@@ -7,13 +7,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from autotune.errors import MissingDependency, OutputError, UsageError
+from autotune.errors import AutotuneError, MissingDependency, OutputError, UsageError
 
 _ZIG_TARGETS = {
     "x86_64": "x86_64-linux-gnu.2.28",
@@ -74,14 +74,38 @@ def toolchain(command: str | None, machine: str) -> Toolchain:
                 f"there is no compiler '{command}'", "give a command, such as `cc='gcc'`"
             )
         return Toolchain(words, _archiver(words))
+    found = next(_installed(machine), None)
+    if found is None:
+        raise _missing(machine)
+    return found
+
+
+def static_program(source: str, machine: str) -> bytes:
+    """A static program of one file of C, by whichever compiler has a library for that.
+
+    Raises MissingDependency without a compiler, OutputError where none can do it.
+    """
+    failure: AutotuneError = _missing(machine)
+    for tools in _installed(machine):
+        try:
+            return tools.program(source)
+        except OutputError as error:
+            failure = error
+    raise failure
+
+
+def _installed(machine: str) -> Iterator[Toolchain]:
     if platform.machine() == machine and shutil.which("cc") and shutil.which("ar"):
-        return Toolchain(("cc",), ("ar",))
+        yield Toolchain(("cc",), ("ar",))
     if find_spec("ziglang"):
         zig = (sys.executable, "-m", "ziglang")
         cc = *zig, "cc", "-target"
         static = *cc, f"{machine}-{_STATIC_LIBC}"
-        return Toolchain((*cc, _ZIG_TARGETS[machine]), (*zig, "ar"), static)
-    raise MissingDependency(
+        yield Toolchain((*cc, _ZIG_TARGETS[machine]), (*zig, "ar"), static)
+
+
+def _missing(machine: str) -> MissingDependency:
+    return MissingDependency(
         f"there is no compiler of C for {machine}",
         "install one (cc), or: pip install 'autotune-compiler[export]'",
     )

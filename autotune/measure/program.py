@@ -38,7 +38,7 @@ from autotune.measure.process import WorkerError
 from autotune.pages import EXECUTE, READ, WRITE
 from autotune.target import Target, needed_features
 from autotune.target.tiles import FEATURE, TILE_REQUEST
-from autotune.toolchain import toolchain
+from autotune.toolchain import static_program
 
 Array = NDArray[Any]
 
@@ -322,17 +322,13 @@ def measuring_program(target: Target, store: FileStore | None = None) -> bytes:
     Raises MissingDependency without a compiler of C.
     """
     source = files("autotune.measure").joinpath("program.c").read_text(encoding="utf-8")
-    key = key_of("measuring program", source, _machine(target))
+    key = key_of("measuring program", source, target.arch)
     found = store.get(key) if store else None
     if found is None:
-        found = toolchain(None, _machine(target)).program(source)
+        found = static_program(source, target.arch)
         if store:
             store.put(key, found)
     return found
-
-
-def _machine(target: Target) -> str:
-    return target.arch
 
 
 def described_by(target: Target, facts: MachineFacts) -> Target:

@@ -15,7 +15,7 @@ import pytest
 
 import autotune
 from autotune.codegen.compile import assemble
-from autotune.errors import CodegenError, MissingDependency, UsageError
+from autotune.errors import CodegenError, MissingDependency, OutputError, UsageError
 from autotune.measure.build import BuiltProgram
 from autotune.measure.driver import Driver, TimedKernel
 from autotune.measure.measurer import measurer_of
@@ -35,6 +35,7 @@ from autotune.result import MeasureStatus
 from autotune.search.defaults import default_steps
 from autotune.target import host_target
 from autotune.te.dag import ComputeDAG
+from autotune.toolchain import static_program
 from tests.network.small_networks import conv, linear_relu
 
 TARGET = host_target()
@@ -266,3 +267,18 @@ def test_another_architecture_is_tuned_compiled_and_checked(tmp_path: Path, targ
     done = autotune.compile(model, log, **far)
     assert done.report is not None
     assert done.error < 1e-5
+
+
+def test_a_compiler_without_a_static_library_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cc").write_text("#!/bin/sh\necho 'error: cannot find -lc' >&2\nexit 1\n")
+    (tmp_path / "ar").write_text("#!/bin/sh\nexit 1\n")
+    for name in ("cc", "ar"):
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("autotune.toolchain.find_spec", lambda name: None)
+    with pytest.raises(OutputError, match="cannot find -lc"):
+        static_program("int main(void) { return 0; }", "x86_64")
+    with pytest.raises(MissingDependency, match="for aarch64"):
+        static_program("int main(void) { return 0; }", "aarch64")
