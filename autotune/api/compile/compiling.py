@@ -90,8 +90,8 @@ def plan(request: CompileRequest) -> CompilePlan:
         name = request.target or "native"
         target = _described(name, request.runner)
         is_other = is_of_file(name) or request.runner
-        usable = target.n_cores if is_other else default_threads()
-        return _planned(request, resolve(None, words).config, target, asked or usable)
+        n_threads = asked or (target.n_cores if is_other else default_threads())
+        return _planned(request, resolve(None, words).config, target, n_threads)
     log = read_log(Path(request.log))
     config = _config_of(request, log)
     log = log.within(config.task_error)

@@ -190,6 +190,7 @@ class Core:
     clock_hz: float = 3.5e9
 
 
+@brief
 @dataclass(frozen=True, slots=True)
 class Processor:
     """A CPU that can be a target by its name, described without it.
@@ -208,6 +209,7 @@ class Processor:
     llvm_cpu: str
 
 
+@brief
 @dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
     """A family of CPUs that run the same code.
