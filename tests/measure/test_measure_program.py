@@ -27,9 +27,11 @@ from autotune.measure.program import (
     ProgramEnded,
     ProgramExecutor,
     connect,
+    connected,
     measuring_program,
 )
 from autotune.measure.program_device import ProgramDevice, program_device
+from autotune.network.runtime.far import FarModel
 from autotune.records import read_log
 from autotune.result import MeasureStatus
 from autotune.search.defaults import default_steps
@@ -282,3 +284,15 @@ def test_a_compiler_without_a_static_library_is_passed_over(
         static_program("int main(void) { return 0; }", "x86_64")
     with pytest.raises(MissingDependency, match="for aarch64"):
         static_program("int main(void) { return 0; }", "aarch64")
+
+
+def test_inputs_behind_a_command_go_by_their_names(program: bytes) -> None:
+    head = '<ir_version: 10, opset_import: ["" : 21]>'
+    text = f"{head} f (float[3] a, float[3] b) => (float[3] y) {{ y = Sub(a, b) }}"
+    artifact = autotune.compile(onnx.parser.parse_model(text), check=False, threads=1).artifact
+    inputs = {"b": np.ones(3, np.float32), "a": np.full(3, 5, np.float32)}
+    with connected("", program) as connection:
+        model = FarModel(connection, artifact)
+        assert (model.run(inputs)["y"] == 4).all()
+        with pytest.raises(UsageError, match="the inputs are 'a'"):
+            model.run({"a": inputs["a"]})
