@@ -20,7 +20,7 @@ _OTHERS: Mapping[str, str] = {"GOMP_": _GNU_OPENMP, "omp_": _GNU_OPENMP}
 """Libraries that code of earlier versions calls, by prefixes of names."""
 _PACKAGES: Mapping[str, str] = {_GNU_OPENMP: "on Debian and Ubuntu: apt-get install libgomp1"}
 
-_ACCESS: Mapping[Region, int] = {
+ACCESS: Mapping[Region, int] = {
     Region.CODE: READ | EXECUTE,
     Region.CONSTANTS: READ,
     Region.RELOCATED: READ,
@@ -71,20 +71,24 @@ def _loaded(image: Image) -> Bytes:
     imports = {name: address_of(name) for name in image.imports}
     try:
         pages = private_pages(len(image.data))
-        pages[: len(image.data)] = np.frombuffer(image.data, np.uint8)
-        words = [(at, imports[name]) for name, places in image.imports.items() for at in places]
-        start = pages.ctypes.data
-        for at, address in words:
-            pages[at : at + 8].view(np.uint64)[0] = address
-        for at in image.rebases:
-            pages[at : at + 8].view(np.uint64)[0] += start
-        protect(pages, ((begin, end, _ACCESS[region]) for region, begin, end in image.spans()))
+        fill(pages, image, pages.ctypes.data, imports)
+        protect(pages, ((begin, end, ACCESS[region]) for region, begin, end in image.spans()))
     except OSError as error:
         raise CodegenError(
             f"the system refuses memory for machine code: {error.strerror}",
             "allow this process to make memory executable, or give it more",
         ) from error
     return pages
+
+
+def fill(memory: Bytes, image: Image, start: int, imports: Mapping[str, int]) -> None:
+    """Write an image to memory that code sees at address `start`; `imports`: addresses by name."""
+    memory[: len(image.data)] = np.frombuffer(image.data, np.uint8)
+    for name, places in image.imports.items():
+        for at in places:
+            memory[at : at + 8].view(np.uint64)[0] = imports[name]
+    for at in image.rebases:
+        memory[at : at + 8].view(np.uint64)[0] += start
 
 
 @cache

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from autotune.cache import FileStore, key_of
 from autotune.codegen import gang_code
-from autotune.codegen.elf import Region
+from autotune.codegen.jit import ACCESS, fill
 from autotune.codegen.link import Image, Part, link
 from autotune.codegen.native_object import native_object
 from autotune.errors import CodegenError, UsageError
@@ -45,12 +45,6 @@ Array = NDArray[Any]
 _FACTS, _MAP, _UNMAP, _WRITE, _READ, _PROTECT, _CALL, _SYMBOL = range(1, 9)
 _WORDS = struct.Struct("<8Q")
 _WORD = struct.Struct("<Q")
-_ACCESS = {
-    Region.CODE: READ | EXECUTE,
-    Region.CONSTANTS: READ,
-    Region.RELOCATED: READ,
-    Region.DATA: READ | WRITE,
-}
 _SHELLS = ("ssh", "adb", "dbclient")
 _INSTALL = 'f=$(mktemp) && head -c {n} >"$f" && chmod 700 "$f" && exec "$f" unlink'
 _QUOTED_BYTES = 2000
@@ -263,15 +257,11 @@ class FarCode:
         n_bytes = len(image.data)
         self.start = connection.map(n_bytes)
         weakref.finalize(self, connection.drop, self.start, n_bytes).atexit = False
-        data = np.frombuffer(image.data, np.uint8).copy()
-        for name, places in image.imports.items():
-            for at in places:
-                data[at : at + 8].view(np.uint64)[0] = connection.symbol(name)
-        for at in image.rebases:
-            data[at : at + 8].view(np.uint64)[0] += self.start
+        data = np.empty(n_bytes, np.uint8)
+        fill(data, image, self.start, {name: connection.symbol(name) for name in image.imports})
         connection.write(self.start, data)
         for region, begin, end in image.spans():
-            connection.protect(self.start + begin, end - begin, _ACCESS[region])
+            connection.protect(self.start + begin, end - begin, ACCESS[region])
 
     @property
     def n_code_bytes(self) -> int:

@@ -72,8 +72,7 @@ class HybridSegment:
 
     def label(self) -> str:
         """`ONNX Runtime: NonMaxSuppression, 3 Gather`."""
-        counted = (f"{n} {op}" if n > 1 else op for op, n in self.operators.items())
-        return f"ONNX Runtime: {', '.join(counted)}"
+        return f"ONNX Runtime: {operators_text(self.operators)}"
 
 
 @brief
@@ -98,6 +97,11 @@ class HybridControl:
     results: tuple[str, ...]
     bodies: tuple[HybridBody, ...]
     constants: Mapping[str, NDArray[Any]]
+
+
+def operators_text(operators: Mapping[str, int]) -> str:
+    """`NonMaxSuppression, 3 Gather`."""
+    return ", ".join(f"{n} {op}" if n > 1 else op for op, n in operators.items())
 
 
 def leaves(segments: Iterable[HybridSegment]) -> Iterator[HybridSegment]:

@@ -17,7 +17,7 @@ from autotune.codegen.team import SYMBOLS
 from autotune.errors import ArtifactError
 from autotune.files import cannot_write, make_folder, replacing
 from autotune.network.artifact.artifact import Artifact
-from autotune.network.artifact.hybrid import HybridArtifact, leaves
+from autotune.network.artifact.hybrid import HybridArtifact, leaves, operators_text
 from autotune.network.export.assembly import CONSTANTS_FILE, IMAGE_FILE, assembly
 from autotune.network.export.header import header
 from autotune.network.export.interface import LibraryInterface, interface_of
@@ -105,7 +105,7 @@ def _require_exportable(artifact: Artifact) -> None:
         counted: Counter[str] = Counter()
         for part in parts:
             counted.update(part.operators)
-        operators = ", ".join(f"{n} {op}" if n > 1 else op for op, n in counted.items())
+        operators = operators_text(counted)
         raise ArtifactError(
             f"ONNX Runtime computes a part of '{artifact.name}', which no library has: {operators}",
             "export the models of the parts around it, or replace these operators",

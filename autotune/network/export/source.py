@@ -26,7 +26,8 @@ _TEAM = ("TEAM_BYTES", "SEAT_BYTES", "SETTINGS_BYTES", "JOB_BYTES", "RUN_BYTES",
 _SETTINGS = ("SET_CAPACITY", "SET_PATIENCE", "SET_ASSIST", "SET_PART")
 _JOB = ("TEAM", "SEAT", "TABLE", "SHARES", "N_KERNELS", "WANTED", "SETTINGS", "WAITERS")
 _KINDS = {"float16": "HALF", "bfloat16": "BFLOAT"}
-_ROUTINES = ("prepare", "make", "leave", "assist")
+_ROUTINES = {"prepare": 2, "make": 3, "leave": 1, "assist": 1}
+"""Functions of the team that the run time calls, and how many words each takes."""
 
 _INCLUDES = """\
 #define _GNU_SOURCE
@@ -201,8 +202,7 @@ def _tables(interface: LibraryInterface) -> Iterator[str]:
             yield f"extern const char {known}[];"
         elif symbol.startswith(RUN):
             yield f"extern void {known}(void *table, int64_t n_threads);"
-    signatures = {"prepare": 2, "make": 3, "leave": 1, "assist": 1}
-    for routine, n in signatures.items():
+    for routine, n in _ROUTINES.items():
         yield f"extern int64_t {name}_team_{routine}({', '.join(['int64_t'] * n)});"
         yield f"#define team_{routine} {name}_team_{routine}"
     rows = []
