@@ -23,7 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -100,13 +99,12 @@ static size_t line(char *text, size_t at, size_t room, const char *path) {
   return at + (size_t)snprintf(text + at, room - at, "%s %s\n", strrchr(path, '/') + 1, value);
 }
 
-/* CPUs that it may run on, capabilities as the kernel tells them, and the caches of the first. */
+/* CPUs that it may run on, and the caches of the first. */
 static void facts(void) {
   static char text[1 << 16];
   static const char *const files[] = {"level", "type", "size"};
   cpu_set_t set;
   size_t n = 0, room = sizeof text;
-  n += (size_t)snprintf(text, room, "hwcap %lu\nhwcap2 %lu\n", getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
   if (!sched_getaffinity(0, sizeof set, &set))
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
       if (CPU_ISSET(cpu, &set)) n += (size_t)snprintf(text + n, room - n, "cpu %d\n", cpu);

@@ -62,8 +62,6 @@ class MachineFacts:
 
     cpus: tuple[int, ...]
     cache_bytes: dict[int, int]
-    hwcap: int
-    hwcap2: int
 
 
 class Connection:
@@ -341,4 +339,4 @@ def _facts_of(text: str) -> MachineFacts:
         if name == "size" and words.get("type") != "Instruction" and words.get("level"):
             unit = {"K": 10, "M": 20, "G": 30}.get(value[-1:], 0)
             caches[int(words["level"])] = int(value.rstrip("KMG")) << unit
-    return MachineFacts(tuple(cpus), caches, int(words["hwcap"]), int(words["hwcap2"]))
+    return MachineFacts(tuple(cpus), caches)
