@@ -294,12 +294,15 @@ def connect(command: str, program: bytes) -> Connection:
 def connected(command: str, program: bytes) -> Iterator[Connection]:
     """`connect` to a program that has started, until the end of the block.
 
-    Raises WorkerError where it does not start.
+    Raises WorkerError where it does not start, or ends before the block does.
     """
     connection = connect(command, program)
     try:
         connection.facts()
         yield connection
+    except ProgramEnded as error:
+        text = f"the measuring program ended: {error}"
+        raise WorkerError(text, "try the command of `runner`") from error
     finally:
         connection.close()
 

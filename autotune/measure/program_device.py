@@ -14,9 +14,7 @@ from autotune.measure.executor import Executors
 from autotune.measure.local import local_builder
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks, measure_peaks, stay_cached
-from autotune.measure.process import WorkerError
 from autotune.measure.program import (
-    ProgramEnded,
     ProgramExecutor,
     connected,
     described_by,
@@ -60,12 +58,8 @@ class ProgramDevice:
 
     @contextmanager
     def _executors(self) -> Iterator[Executors]:
-        try:
-            with connected(self.command, self.program) as connection:
-                yield lambda n: ProgramExecutor(connection, self.target, n)
-        except ProgramEnded as error:
-            text = f"the measuring program ended while peaks were measured: {error}"
-            raise WorkerError(text, "try the command of `runner`") from error
+        with connected(self.command, self.program) as connection:
+            yield lambda n: ProgramExecutor(connection, self.target, n)
 
 
 def program_device(command: str, target: Target, n_threads: int = 0) -> ProgramDevice:

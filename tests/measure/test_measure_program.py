@@ -296,3 +296,12 @@ def test_inputs_behind_a_command_go_by_their_names(program: bytes) -> None:
         assert (model.run(inputs)["y"] == 4).all()
         with pytest.raises(UsageError, match="the inputs are 'a'"):
             model.run({"a": inputs["a"]})
+
+
+def test_a_program_that_ends_is_one_error(program: bytes) -> None:
+    def jump_nowhere() -> None:
+        with connected("", program) as connection:
+            connection.call(1)
+
+    with pytest.raises(WorkerError, match="ended: killed by SIGSEGV"):
+        jump_nowhere()
