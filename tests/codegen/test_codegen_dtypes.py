@@ -4,6 +4,7 @@ are those of NumPy and ml_dtypes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +19,7 @@ from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.schedule.steps import Annotate, Split, Steps
 from autotune.target import Target, host_target, parse_target
+from autotune.target.isa import Isa
 from autotune.te.evaluate import evaluate
 from tests.schedule.running import run_compiled
 
@@ -25,8 +27,23 @@ pytestmark = pytest.mark.target
 
 Array = NDArray[Any]
 N = 64
+
+
+class WithoutConversions(Target):
+    """A CPU that has no instructions for float16."""
+
+    @property
+    def isa(self) -> Isa:
+        return replace(parse_target(self.cpu).isa, converts_float16=False)
+
+
 HASWELL, ZEN4, HOST = parse_target("haswell"), parse_target("znver4"), host_target()
-TARGETS = [pytest.param(HASWELL, id="avx2"), pytest.param(HOST, id="host")]
+BY_BITS = WithoutConversions(**{f.name: getattr(HASWELL, f.name) for f in fields(Target)})
+TARGETS = [
+    pytest.param(HASWELL, id="avx2"),
+    pytest.param(HOST, id="host"),
+    pytest.param(BY_BITS, id="bits"),
+]
 LANES = [pytest.param(8, id="vectors"), pytest.param(1, id="scalars")]
 FLOATS = [d.name for d in DTYPES.values() if d.is_float]
 INTEGERS = [d.name for d in DTYPES.values() if d.is_integer]

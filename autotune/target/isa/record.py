@@ -120,7 +120,8 @@ class Isa:
     Linux' number of that system call.
     `avoided`: features that no code uses. `vscale`: 128 bits times as many are a scalable vector,
     whose length is then known; 0 without such. `is_scalable`: whether other CPUs with
-    these features may have vectors of another length.
+    these features may have vectors of another length. `converts_float16`: whether instructions
+    convert float32 to float16 and back.
     """
 
     name: str
@@ -143,6 +144,7 @@ class Isa:
     pause_argument: str = ""
     vscale: int = 0
     is_scalable: bool = False
+    converts_float16: bool = True
 
     def form(self, name: str) -> MultiplyAdd | None:
         """The multiply-add that schedules call `name`; None where it has none."""

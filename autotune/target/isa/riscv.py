@@ -28,6 +28,7 @@ RVV128 = Isa(
     denormals_ir=_DENORMALS_IR,
     futex=98,
     is_scalable=True,
+    converts_float16=False,  # what has Zvfh has instructions for it
 )
 RVV256 = replace(RVV128, name="rvv-256", requires=("v", "zvl256b"), vector_bits=256)
 
