@@ -7,13 +7,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from autotune.errors import AutotuneError, MissingDependency, OutputError, UsageError
+from autotune.errors import AutotuneError, CodegenError, MissingDependency, OutputError, UsageError
 
 _ZIG_TARGETS = {
     "x86_64": "x86_64-linux-gnu.2.28",
@@ -24,6 +25,10 @@ _ZIG_TARGETS = {
 _STATIC_LIBC = "linux-musl"
 """That of static programs: another one has no library for them everywhere."""
 _LINKING = ("-z,nodelete", "-z,noexecstack", "-z,relro", "-z,now", "-s")
+_WASM_FLAGS = (
+    *("--shared", "--experimental-pic", "--Bsymbolic", "--no-entry", "--strip-all"),
+    "--gc-sections",
+)
 _C_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")
 
 
@@ -92,6 +97,41 @@ def static_program(source: str, machine: str) -> bytes:
         except OutputError as error:
             failure = error
     raise failure
+
+
+def link_wasm(
+    objects: Sequence[Path], made: Path, exported: Collection[str], known: Iterable[str]
+) -> bytes:
+    """A module of WebAssembly that can be placed anywhere: see `codegen.wasm`.
+
+    `exported`: its functions for others; none: all. `known`: names that nothing need define.
+    Raises MissingDependency without the linker, CodegenError where it refuses the objects.
+    """
+    names = made.with_suffix(".known")
+    names.write_text("\n".join(known), encoding="utf-8")
+    flags = [f"--export={name}" for name in exported] or ["--export-dynamic"]
+    command = [*_wasm_linker(), *_WASM_FLAGS, *flags, f"--allow-undefined-file={names}"]
+    done = subprocess.run(
+        [*command, "-o", str(made), *map(str, objects)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["it says nothing"]
+        raise CodegenError(f"the code cannot be linked: {lines[0]}")
+    return made.read_bytes()
+
+
+@cache
+def _wasm_linker() -> tuple[str, ...]:
+    """LLVM's linker: that of the package ziglang, or the system's."""
+    found = find_spec("ziglang")
+    zig = next((Path(p, "zig") for p in (found and found.submodule_search_locations) or ()), None)
+    if zig is not None and zig.exists():
+        return str(zig), "wasm-ld"
+    if shutil.which("wasm-ld"):
+        return ("wasm-ld",)
+    raise MissingDependency(
+        "there is no linker for WebAssembly", "pip install 'autotune-compiler[export]'"
+    )
 
 
 def _installed(machine: str) -> Iterator[Toolchain]:

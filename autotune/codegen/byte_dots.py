@@ -49,7 +49,7 @@ def add_byte_dot(b: FunctionBuilder, parts: Sequence[Value], is_small: bool = Fa
     if exact:
         return multiply_add(b, exact, bits, total, _bytes(b, x, y))
     if form := _form(b, total.type, _WORDS):
-        if is_small:
+        if is_small and bits in b.module.isa.byte_pairs:
             ones = constant(vector(I16, 2 * total.type.count), 1)
             name = form.intrinsics[bits]
             return b.add(total, b.call(name, total.type, [_pairs(b, x, y), ones]))

@@ -11,7 +11,7 @@ from functools import lru_cache
 import llvmlite.binding as llvm
 
 from autotune.codegen.emit import emit_program
-from autotune.codegen.llvm_target import parsed, target_machine
+from autotune.codegen.llvm_target import emitted, emitted_text, parsed, target_machine
 from autotune.errors import CodegenError
 from autotune.loopir.nodes import Program
 from autotune.target import Target
@@ -23,12 +23,12 @@ LLVM_VERSION = ".".join(map(str, llvm.llvm_version_info))
 def compile_program(program: Program, target: Target, prefix: str = "") -> bytes:
     """Relocatable ELF object with one symbol `prefix + kernel.name` per kernel."""
     module = optimised_module(program, target, prefix)
-    return bytes(_machine(target).emit_object(module))
+    return emitted(module, _machine(target), target)
 
 
 def assembly(program: Program, target: Target) -> str:
     """Assembly text of a program, for people."""
-    return str(_machine(target).emit_assembly(optimised_module(program, target)))
+    return emitted_text(optimised_module(program, target), _machine(target), target)
 
 
 def optimised_module(program: Program, target: Target, prefix: str = "") -> llvm.ModuleRef:
@@ -71,7 +71,7 @@ def run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> llvm.Modu
 def assemble(text: str, target: Target, more_features: str = "") -> bytes:
     """Relocatable object of LLVM assembly, for `target` as it is written: no passes are run."""
     machine = target_machine(target, 2, more_features)
-    return bytes(machine.emit_object(parsed(text, machine)))
+    return emitted(parsed(text, machine), machine, target)
 
 
 @lru_cache(maxsize=4)

@@ -17,13 +17,21 @@ address of a function of another library (`imports`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from autotune.codec import LEFT_OUT, REQUIRED, Apart, Holds, within
+from autotune.codegen import wasm
 from autotune.codegen.elf import DAMAGED, Object, Region, Relocation, Section, Symbol, read_object
-from autotune.codegen.relocations import MACHINES, X86_64, Machine, RelocationKind, machine_numbered
+from autotune.codegen.relocations import (
+    MACHINES,
+    WASM32,
+    X86_64,
+    Machine,
+    RelocationKind,
+    machine_numbered,
+)
 from autotune.errors import CodegenError
 
 _SLOT_BYTES = 8
@@ -73,12 +81,18 @@ class Image:
             begin += n_bytes
 
 
-def link(parts: Sequence[Part]) -> Image:
+def link(parts: Sequence[Part], exported: Collection[str] = ()) -> Image:
     """The image of all `parts`.
 
+    A module of WebAssembly (`wasm`) is all code, defines `exported` alone where that names
+    something, and has no suffixes; its symbols are slots behind the one where it is placed.
     Raises CodegenError for other than objects, two that define one name, or code that cannot be
     moved.
     """
+    if parts and parts[0].data.startswith(wasm.MAGIC):
+        data, slots = wasm.link_modules([part.data for part in parts], exported)
+        regions = {str(region): len(data) * (region is Region.CODE) for region in Region}
+        return Image(WASM32.name, data, regions, slots, {}, ())
     objects = [(read_object(part.data), part.suffix) for part in parts]
     try:
         return _Linker(objects).image()

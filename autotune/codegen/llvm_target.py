@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import llvmlite.binding as llvm
@@ -26,6 +28,28 @@ def target_machine(target: Target, opt: int, more_features: str = "") -> llvm.Ta
         codemodel="default",
         abiname=architecture.abi,
     )
+
+
+def emitted(module: llvm.ModuleRef, machine: llvm.TargetMachine, target: Target) -> bytes:
+    """The relocatable object of a module."""
+    with _options_of(target):
+        return bytes(machine.emit_object(module))
+
+
+def emitted_text(module: llvm.ModuleRef, machine: llvm.TargetMachine, target: Target) -> str:
+    """Assembly of a module, for people."""
+    with _options_of(target):
+        return str(machine.emit_assembly(module))
+
+
+@contextmanager
+def _options_of(target: Target) -> Iterator[None]:
+    options = target.architecture.emission
+    for option in options:
+        llvm.set_option("", option)
+    yield
+    for option in options.values():
+        llvm.set_option("", option)
 
 
 def parsed(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:

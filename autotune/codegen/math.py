@@ -64,8 +64,8 @@ class Math:
         return self.b.call(f"llvm.{name}.{kind.suffix}", kind, args)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """a·b + c, rounded once."""
-        return self.intrinsic("fma", a, b, c)
+        """a·b + c, rounded once where the CPU can."""
+        return self.intrinsic(self.b.module.isa.multiply_add, a, b, c)
 
     def maximum(self, a: Value, b: Value) -> Value:
         """The larger operand, NaN when either is: one instruction where one operand is a number.

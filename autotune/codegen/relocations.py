@@ -281,7 +281,19 @@ RISCV64 = Machine(
     word=f"{_RISCV}64",
 )
 
-MACHINES: Mapping[str, Machine] = {m.name: m for m in (X86_64, AARCH64, RISCV64)}
+# --- WebAssembly: linked by LLVM's linker (`codegen.wasm`) ----------------------------------------
+
+WASM32 = Machine(
+    name="wasm32",
+    number=16727,
+    page_bytes=1,
+    forms={},
+    stub_bytes=0,
+    stub=lambda at, slot: b"",
+    stub_relocations=(),
+)
+
+MACHINES: Mapping[str, Machine] = {m.name: m for m in (X86_64, AARCH64, RISCV64, WASM32)}
 
 
 def machine_numbered(number: int) -> Machine:

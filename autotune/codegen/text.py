@@ -312,7 +312,11 @@ class FunctionBuilder:
 
     def offset(self, base: Value, n: Value, kind: Type) -> Value:
         """The address `n` elements of `kind` behind `base`."""
-        text = f"getelementptr {kind.text}, ptr {base.name}, i64 {n.name}"
+        is_ahead = isinstance(n, Constant) and n.number >= 0
+        flags = self.module.isa.offset_flags if is_ahead else ""
+        text = (
+            f"getelementptr {flags}{' ' if flags else ''}{kind.text}, ptr {base.name}, i64 {n.name}"
+        )
         return self._value(PTR, text)
 
     # --- lanes --------------------------------------------------------------------------------

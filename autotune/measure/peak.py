@@ -277,7 +277,7 @@ def multiply_add_loop(target: Target, form: MultiplyAdd, n: int, fed: bool) -> s
     sums = vector(TYPES[form.accumulator], bits // form.accumulator_bits)
     operands = (BF16 if DTYPES[d].is_narrow else TYPES[d] for d in form.operands)
     x_kind, y_kind = (vector(kind, form.terms * sums.count) for kind in operands)
-    name = form.intrinsics.get(bits, f"llvm.fma.{sums.suffix}")
+    name = form.intrinsics.get(bits, f"llvm.{target.isa.multiply_add}.{sums.suffix}")
     if form.takes_scalable(bits):
         sums, x_kind, y_kind = (scalable(k, target.isa.vscale) for k in (sums, x_kind, y_kind))
     is_intrinsic = bits in form.intrinsics

@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 from autotune.codec import Holds, Misfit, coded
 from autotune.codegen.elf import Region
 from autotune.codegen.link import Image
-from autotune.codegen.relocations import MACHINES
+from autotune.codegen.relocations import MACHINES, WASM32
 from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes
 from autotune.network.artifact.artifact import MOST, OF_VARIANT, Artifact, Endpoint, Size
 from autotune.network.artifact.container import CONSTANTS, IMAGE, Bytes, Damaged, Json, require
@@ -115,7 +115,8 @@ def artifact_of(manifest: Json, image: Image, constants: Bytes) -> Artifact:
 
     Raises Damaged where the image has no code for it.
     """
-    names = {entry_name(symbol, manifest["entry"]) for symbol in (RUN, PROFILE)}
+    symbols = (RUN,) if image.machine == WASM32.name else (RUN, PROFILE)
+    names = {entry_name(symbol, manifest["entry"]) for symbol in symbols}
     require(names <= image.symbols.keys(), "its code has no entry for a network")
     own = {name: read(name, manifest[name], "") for name in OF_VARIANT}
     return Artifact(**common_fields(manifest), **own, image=image, constants=constants)

@@ -28,7 +28,7 @@ from autotune.measure.parallel_map import OnProgress
 from autotune.measure.process import ChildCrash
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.container import Bytes
-from autotune.network.artifact.table import entry_name
+from autotune.network.artifact.table import RUN, entry_name
 from autotune.network.compile.aliasing import Alias, alias_roots, aliases
 from autotune.network.compile.entry import compile_entry
 from autotune.network.compile.layout import ConstantPool, NetworkLayout, Unit, value_name
@@ -102,9 +102,8 @@ def compile_variants(
     layouts = [NetworkLayout(*each, constants) for each in zip(networks, units, roots, strict=True)]
     objects = _compile(list(works.values()), target, tell, store)
     data = constants.data()
-    team = _kept(store, target, "team", lambda: team_object(target))
-    entries = [_entry(layout, target, store) for layout in layouts]
-    image = link_networks([*objects.values(), team], entries)
+    entries = [_entry(layout, target, store, n) for n, layout in enumerate(layouts)]
+    image = link_networks([*objects.values(), *_team(target, store)], entries)
     first, *others = (_artifact(layout, image, n, data, target) for n, layout in enumerate(layouts))
     made = replace(first, n_threads=n_threads, constant_kinds=constants.kinds)
     return replace(made, others=tuple(replace(o, n_threads=n_threads) for o in others))
@@ -113,7 +112,7 @@ def compile_variants(
 def link_networks(objects: Sequence[bytes], entries: Sequence[bytes]) -> Image:
     """The code of networks, each with its entry: see `entry_name`."""
     parts = [Part(data, entry_name("", n)) for n, data in enumerate(entries)]
-    return link([*map(Part, objects), *parts])
+    return link([*map(Part, objects), *parts], [entry_name(RUN, n) for n in range(len(parts))])
 
 
 def _artifact(
@@ -140,10 +139,18 @@ def _artifact(
     )
 
 
-def _entry(layout: NetworkLayout, target: Target, store: FileStore | None) -> bytes:
+def _entry(layout: NetworkLayout, target: Target, store: FileStore | None, number: int) -> bytes:
     """The object with the main functions of a network."""
-    make = partial(compile_entry, layout.launches, layout.n_bases, target)
-    return _kept(store, target, f"entry {layout.n_bases} {layout.launches!r}", make)
+    named = 0 if target.isa.has_threads else number
+    make = partial(compile_entry, layout.launches, layout.n_bases, target, named)
+    return _kept(store, target, f"entry {named} {layout.n_bases} {layout.launches!r}", make)
+
+
+def _team(target: Target, store: FileStore | None) -> list[bytes]:
+    """The object of the team, where there are threads."""
+    if not target.isa.has_threads:
+        return []
+    return [_kept(store, target, "team", lambda: team_object(target))]
 
 
 def _kept(store: FileStore | None, target: Target, text: str, make: Callable[[], bytes]) -> bytes:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.codegen.team import SYMBOLS
-from autotune.network.artifact.table import PROFILE, RUN
+from autotune.network.artifact.table import PROFILE, RUN, entry_name
 from autotune.network.compile.direct_ir import direct_ir
 from autotune.target import Target
 from autotune.target.isa import Isa
@@ -48,14 +48,24 @@ class Launch:
     time_s: float = 0.0
 
 
-def compile_entry(launches: Sequence[Launch], n_bases: int, target: Target) -> bytes:
-    """Object with `RUN`, `PROFILE` and `DIRECT`; symbols of kernels and the team are left open."""
+def compile_entry(
+    launches: Sequence[Launch], n_bases: int, target: Target, number: int = 0
+) -> bytes:
+    """Object with `RUN`, `PROFILE` and `DIRECT`; symbols of kernels and the team are left open.
+
+    `number`: of the entry, which is in the name where there are no threads: then it has `RUN`
+    alone.
+    """
     # compiled networks run without LLVM
-    from autotune.codegen.llvm_target import parsed, target_machine
+    from autotune.codegen.llvm_target import emitted, parsed, target_machine
 
     machine = target_machine(target, 1)
-    module = parsed(entry_ir(launches, n_bases, target.isa), machine)
-    return bytes(machine.emit_object(module))
+    isa = target.isa
+    if isa.has_threads:
+        text = entry_ir(launches, n_bases, isa)
+    else:
+        text = alone_ir(launches, n_bases, isa, entry_name(RUN, number))
+    return emitted(parsed(text, machine), machine, target)
 
 
 def entry_ir(launches: Sequence[Launch], n_bases: int, isa: Isa) -> str:
@@ -76,13 +86,24 @@ def entry_ir(launches: Sequence[Launch], n_bases: int, isa: Isa) -> str:
     )
 
 
+def alone_ir(launches: Sequence[Launch], n_bases: int, isa: Isa, symbol: str) -> str:
+    """LLVM IR of the main function `symbol` where there are no threads."""
+    lines = [*_declarations(launches), isa.denormals_ir]
+    head = f'define void @"{symbol}"(ptr %table, i64 %n_threads)'
+    return "\n".join([*lines, *_alone(launches, n_bases, head)])
+
+
 def _declarations(launches: Sequence[Launch]) -> Iterator[str]:
     for symbol, n_pointers in sorted({(x.symbol, len(x.arguments)) for x in launches}):
         yield f'declare void @"{symbol}"({"ptr, " * n_pointers}i64, i64)'
 
 
-def _alone(launches: Sequence[Launch], n_bases: int) -> Iterator[str]:
-    yield "define internal void @alone(ptr %table) {"
+def _alone(
+    launches: Sequence[Launch],
+    n_bases: int,
+    head: str = "define internal void @alone(ptr %table)",
+) -> Iterator[str]:
+    yield f"{head} {{"
     yield "  %former = call i32 @flush_denormals()"
     yield from _bases(range(n_bases))
     for n, launch in enumerate(launches):
@@ -113,7 +134,7 @@ def _kernels(launches: Sequence[Launch]) -> str:
 
 def _bases(numbers: Iterable[int]) -> Iterator[str]:
     for n in numbers:
-        yield f"  %slot{n} = getelementptr ptr, ptr %table, i64 {n}"
+        yield f"  %slot{n} = getelementptr i64, ptr %table, i64 {n}"
         yield f"  %base{n} = load ptr, ptr %slot{n}"
 
 

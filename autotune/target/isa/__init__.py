@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from autotune.target.isa import arm, riscv, x86_processors
+from autotune.target.isa import arm, riscv, wasm, x86_processors
 from autotune.target.isa.record import Architecture as Architecture
 from autotune.target.isa.record import Core as Core
 from autotune.target.isa.record import Isa as Isa
@@ -22,7 +22,7 @@ from autotune.target.isa.x86_tiles import EMULATION as EMULATION
 HOST = x86_processors.X86_64
 """The architecture that this package runs on."""
 ARCHITECTURES: Mapping[str, Architecture] = {
-    a.name: a for a in (x86_processors.X86_64, arm.AARCH64, riscv.RISCV64)
+    a.name: a for a in (x86_processors.X86_64, arm.AARCH64, riscv.RISCV64, wasm.WASM32)
 }
 ISAS: tuple[Isa, ...] = HOST.isas
 """Of this process, widest vectors first."""

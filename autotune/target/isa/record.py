@@ -11,6 +11,18 @@ from dataclasses import dataclass, field
 
 from autotune.brief import brief
 
+NO_DENORMAL_MODE = """
+; The architecture has no such mode.
+define internal i32 @flush_denormals() {
+  ret i32 0
+}
+
+define internal void @restore_denormals(i32 %old) {
+  ret void
+}
+"""
+"""`Isa.denormals_ir` of such an architecture."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileUnit:
@@ -117,7 +129,11 @@ class Isa:
     intrinsic that eases a core that spins, `pause_argument` what it takes. `line_flushes`:
     intrinsics that drop a cache line, by the feature they need, fastest first. `denormals_ir`:
     `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM assembly. `futex`:
-    Linux' number of that system call.
+    Linux' number of that system call, 0 where there are no threads. `multiply_add`: LLVM's name of
+    the first of `forms`: "fma", or "fmuladd" where the product may be rounded. `offset_flags`:
+    of LLVM's addresses behind others, where an access has a constant that is added without
+    wrapping. `keeps_order`: whether terms of several sums are added in the order of the
+    schedule, so that operands of one term are needed at once.
     `avoided`: features that no code uses. `vscale`: 128 bits times as many are a scalable vector,
     whose length is then known; 0 without such. `is_scalable`: whether other CPUs with
     these features may have vectors of another length. `converts_float16`: whether instructions
@@ -145,10 +161,18 @@ class Isa:
     vscale: int = 0
     is_scalable: bool = False
     converts_float16: bool = True
+    multiply_add: str = "fma"
+    offset_flags: str = ""
+    keeps_order: bool = True
 
     def form(self, name: str) -> MultiplyAdd | None:
         """The multiply-add that schedules call `name`; None where it has none."""
         return next((f for f in self.forms if f.operation == name), None)
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether a process may have several."""
+        return bool(self.futex)
 
     @property
     def pause_declaration(self) -> str:
@@ -221,7 +245,8 @@ class Architecture:
     this process has other ones as well. `common`: features in LLVM's words that all code has.
     `probe`: the file in C that asks a CPU whether it can run a library. `capabilities`: the word of
     the auxiliary vector and the bit in it that Linux tells a feature by, none where the CPU itself
-    is asked. `options`: LLVM's.
+    is asked. `options`: LLVM's. `emission`: those of LLVM that are set while its code is
+    written, and their values for other code.
     """
 
     name: str
@@ -233,6 +258,7 @@ class Architecture:
     common: str = ""
     capabilities: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     options: tuple[str, ...] = ()
+    emission: Mapping[str, str] = field(default_factory=dict)
 
     def isa(self, vector_bits: int, features: Set[str]) -> Isa:
         """The instruction set that the code of a target with such vectors and features uses.

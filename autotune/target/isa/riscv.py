@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.target.isa.record import Architecture, Core, Isa, MultiplyAdd, Processor
-
-_DENORMALS_IR = """
-; The architecture has no such mode.
-define internal i32 @flush_denormals() {
-  ret i32 0
-}
-
-define internal void @restore_denormals(i32 %old) {
-  ret void
-}
-"""
+from autotune.target.isa.record import (
+    NO_DENORMAL_MODE,
+    Architecture,
+    Core,
+    Isa,
+    MultiplyAdd,
+    Processor,
+)
 
 RVV128 = Isa(
     name="rvv-128",
@@ -25,7 +21,7 @@ RVV128 = Isa(
     forms=(MultiplyAdd("fma", ("float32", "float32"), "float32"),),
     pause="llvm.riscv.pause",
     line_flushes={},
-    denormals_ir=_DENORMALS_IR,
+    denormals_ir=NO_DENORMAL_MODE,
     futex=98,
     is_scalable=True,
     converts_float16=False,  # what has Zvfh has instructions for it
