@@ -21,6 +21,7 @@ FLOORS = {
     "brief": 0,
     "cache": 0,
     "codec": 0,
+    "conditions": 0,
     "dtypes": 0,
     "errors": 0,
     "target": 0,

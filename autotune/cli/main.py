@@ -31,6 +31,7 @@ _COMMANDS = {
     "export": "Write a compiled model as a library of C.",
     "measure": "Measure a schedule of your own beside the best of a log.",
     "explain": "Show the best program of a task, stage by stage.",
+    "info": "Describe this machine, and what makes its timings steadier.",
 }
 
 

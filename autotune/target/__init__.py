@@ -9,6 +9,7 @@ from __future__ import annotations
 from autotune.target.cpu import Target as Target
 from autotune.target.cpu import difference as difference
 from autotune.target.cpu import host_target as host_target
+from autotune.target.cpu import llvm_version as llvm_version
 from autotune.target.cpu import missing_features as missing_features
 from autotune.target.cpu import needed_features as needed_features
 from autotune.target.cpu import runs_here as runs_here

@@ -150,6 +150,11 @@ def _llvm() -> Any:
     return llvmlite.binding
 
 
+def llvm_version() -> str:
+    """The version of LLVM."""
+    return ".".join(map(str, _llvm().llvm_version_info))
+
+
 def host_cpu_name() -> str:
     """LLVM's name of the CPU this process runs on."""
     name: str = _llvm().get_host_cpu_name()

@@ -1,0 +1,98 @@
+"""⑪ `autotune info`: this machine, what is installed, and what makes timings steadier."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from autotune.cli.console import counting, debug_option, put, put_json
+from autotune.cli.options import TargetName
+from autotune.units import format_bytes
+
+if TYPE_CHECKING:
+    from autotune.api.info import MachineInfo, PeakRates
+
+_WIDTH = 12
+
+
+@click.command("info")
+@click.option("--target", "name", type=TargetName(), help="Another CPU, by its name or file.")
+@click.option("--no-measure", is_flag=True, help="Measure no peak rates, which takes seconds.")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text",
+              show_default=True, help="Form of the output.")  # fmt: skip
+@debug_option
+def command(name: str | None, no_measure: bool, form: str) -> None:
+    """Describe this machine: processor, limits, peak rates, versions, caches; and say what to
+    change for steadier timings.
+
+    Attach it to a report of a fault, and to every figure that is compared with another.
+
+    \b
+    Examples:
+      autotune info
+      autotune info --no-measure --format json
+    """
+    from autotune.api.info import machine_info
+    from autotune.target import parse_target
+
+    variables = {n: v for n, v in sorted(os.environ.items()) if n.startswith("AUTOTUNE_")}
+    target = parse_target(name) if name else None
+    with counting("peak rates measured") as tell:
+        found = machine_info(target, not no_measure, variables, tell)
+    if form == "json":
+        put_json(found.to_json())
+        return
+    put("\n".join(_text(found)))
+
+
+def _text(found: MachineInfo) -> Iterator[str]:
+    yield from (f"{title:<{_WIDTH}}  {text}".rstrip() for title, text in _rows(found) if text)
+    if found.advice:
+        yield ""
+        yield "For steadier timings:"
+        yield from (f"  - {line}" for line in found.advice)
+
+
+def _rows(found: MachineInfo) -> Iterator[tuple[str, str]]:
+    here, target = found.conditions, found.target
+    sizes = zip(
+        ("L1", "L2", "L3"), (target.l1_bytes, target.l2_bytes, target.l3_bytes), strict=True
+    )
+    yield "processor", here.processor
+    yield "target", f"{target.cpu}, {target.arch}, vectors of {target.vector_bits} bits"
+    yield "multiply-add", ", ".join(found.forms)
+    yield "caches", ", ".join(f"{name} {format_bytes(n)}" for name, n in sizes)
+    yield "cores", _cores(found)
+    yield "limits", f"{here.cpus:g} CPUs, {format_bytes(here.memory_bytes)} of memory"
+    yield "load", f"{here.load:.2f}"
+    yield "governor", ", ".join(here.governors)
+    yield "boost", {None: "", True: "on", False: "off"}[here.boost]
+    yield "huge pages", here.huge_pages
+    yield "system", here.system + (", a virtual machine" if here.hypervisor else "")
+    for peaks in found.peaks:
+        yield from _peak_rows(peaks)
+    yield "versions", ", ".join(f"{name} {text}" for name, text in found.versions.items())
+    yield "cache", f"{found.cache}, {format_bytes(found.cache_bytes)}"
+    yield "environment", ", ".join(f"{name}={text}" for name, text in found.variables.items())
+
+
+def _cores(found: MachineInfo) -> str:
+    here = found.conditions
+    parts = [f"{here.n_cores} of {here.n_cpus} CPUs", f"{here.n_usable} CPUs usable"]
+    if here.n_domains > 1:
+        parts.append(f"{here.n_domains} groups that share a cache")
+    return ", ".join(parts)
+
+
+def _peak_rows(peaks: PeakRates) -> Iterator[tuple[str, str]]:
+    threads = "1 thread" if peaks.n_threads == 1 else f"{peaks.n_threads} threads"
+    rates = [f"{name} {rate * 1e-9:,.0f} GFLOP/s" for name, rate in peaks.flops.items()]
+    rates += [
+        f"L2 {peaks.l2_bytes * 1e-9:,.0f} GB/s",
+        f"memory {peaks.memory_bytes * 1e-9:,.1f} GB/s",
+        f"median {peaks.spread:.1%} below the best",
+    ]
+    yield threads, ", ".join(rates)
