@@ -48,6 +48,11 @@ def cache_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"autotune-{os.geteuid()}"  # a user without a home
 
 
+def told_store() -> str:
+    """The place of the store in AUTOTUNE_STORE; "" where that is not set."""
+    return os.environ.get("AUTOTUNE_STORE", "").strip()
+
+
 def key_of(*parts: str | bytes) -> str:
     """A key of `parts`: 64 hexadecimal digits. Their borders count."""
     digest = hashlib.sha256()

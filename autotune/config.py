@@ -53,6 +53,8 @@ class TuneConfig:
     and never chosen. 5e-5 admits direct sums (1e-6…4e-6), Winograd's F(2,3) (as good) and F(4,3)
     (7e-6…2e-5), not F(6,3) (1e-4 and more); whole networks then stay below 1e-4.
 
+    `store`: the place of the store that the session learns from, the same in any folder; "": none.
+
     `runner`: a command that starts the measuring program on the machine to tune for, see
     `measure.program`; "": this process. `precision`: of the factors of products, one of
     `PRECISION_NAMES`; sums are in float32. With "auto", `max_error` is the limit of the whole
@@ -74,6 +76,7 @@ class TuneConfig:
     operators: tuple[str, ...] = ()
     precision: str = "f32"
     runner: Annotated[str, LEFT_OUT] = ""
+    store: Annotated[str, LEFT_OUT] = ""
 
     @property
     def task_error(self) -> float:

@@ -98,6 +98,12 @@ class LogMismatch(AutotuneError):
     exit_code = ExitCode.MISMATCH
 
 
+class StoreError(AutotuneError):
+    """A store of records cannot be used: foreign, damaged, or of a later version."""
+
+    exit_code = ExitCode.MISMATCH
+
+
 class ArtifactError(AutotuneError):
     """A compiled network cannot be used here: foreign, damaged, newer, or for another CPU."""
 

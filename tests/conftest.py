@@ -79,6 +79,7 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         zig = Path.home() / ".cache/zig"  # a libc for each foreign target, half a minute each
         patch.setenv("ZIG_GLOBAL_CACHE_DIR", os.environ.get("ZIG_GLOBAL_CACHE_DIR", str(zig)))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("AUTOTUNE_STORE", raising=False)
         yield
 
 

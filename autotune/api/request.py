@@ -75,7 +75,9 @@ class Request(Source):
     """`threads`: that it runs on; by default as in the log, else as many as are usable. `target`:
     the name of a CPU, or a file that describes one. `runner`: a command that runs its code, such as
     an emulator or a shell elsewhere (`measure.program`); this process by default. `max_error`,
-    `precision`: as of `TuneConfig`. `note` is told, in a line each, what a user should know.
+    `precision`: as of `TuneConfig`. `store`: a folder or URL with records of other sessions
+    (`autotune distill --store`), "none" for none; by default that of AUTOTUNE_STORE, else of the
+    cache folder. `note` is told, in a line each, what a user should know.
     """
 
     _: KW_ONLY
@@ -84,18 +86,19 @@ class Request(Source):
     runner: str | None = None
     max_error: float | None = None
     precision: str | None = None
+    store: str | Path | None = None
     note: Note = silent
 
 
 @dataclass(frozen=True)
 class CompileRequest(Request):
-    """`log`: with the records to compile from; tasks without one take the program that the analytic
-    cost model chooses. `model` None: that of the log; `target` "log": likewise. `check`: compare
-    the outputs with an oracle, on `check_inputs` of your own too, of one inference or of several.
-    `keep_cut`: even where all of the model is faster in ONNX Runtime. `cache`: keep programs for
-    the next time. `max_size`: most bytes of weights, as a multiple of the model's. `split`: a
-    dimension of which any extent is computed, by the variants that there are. `verify`: check the
-    loop IR of every program after each pass of lowering.
+    """`log`: with the records to compile from; tasks without one take those of the store, or else
+    the program that the analytic cost model chooses. `model` None: that of the log; `target` "log":
+    likewise. `check`: compare the outputs with an oracle, on `check_inputs` of your own too, of one
+    inference or of several. `keep_cut`: even where all of the model is faster in ONNX Runtime.
+    `cache`: keep programs for the next time. `max_size`: most bytes of weights, as a multiple of
+    the model's. `split`: a dimension of which any extent is computed, by the variants that there
+    are. `verify`: check the loop IR of every program after each pass of lowering.
     """
 
     model: ModelSource | None = None
@@ -143,8 +146,8 @@ class ShownTuneRequest(TuneRequest):
 class ResumeRequest:
     """`log`: of the session. `trials`, `time_s`: so much more than was spent; without one, what is
     left of its budget. `max_error`: everything measured so far is judged anew. `warm_start`: logs
-    to learn from, after those of the earlier runs. `rules`: sketch rules, see `api.rules`. `stop`
-    and `note`: as for `tune`.
+    to learn from, after those of the earlier runs. `store`: as for `tune`, else that of the earlier
+    runs. `rules`: sketch rules, see `api.rules`. `stop` and `note`: as for `tune`.
     """
 
     log: str | Path
@@ -153,6 +156,7 @@ class ResumeRequest:
     time_s: float | None = None
     max_error: float | None = None
     warm_start: Files = ()
+    store: str | Path | None = None
     stop: Callable[[], bool] = never
     note: Note = silent
     rules: Sequence[Rule] = ()

@@ -27,6 +27,7 @@ from autotune.cli.options import (
     operators_option,
     runner_option,
     source_options,
+    store_option,
     target_option,
 )
 from autotune.errors import UsageError
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 @click.option(
     "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."
 )
+@store_option
 @cache_option
 @click.option(
     "--max-size",
@@ -88,11 +90,10 @@ def command(
 ) -> None:
     """Compile MODEL into one file that `autotune run` and `autotune.load` take.
 
-    MODEL may be left out with --log: the log knows it. Without --log, every task takes the record
-    that `autotune distill --store` has kept, or else the program that an analytic model of this CPU
-    chooses. Records with a larger error than --max-error (the limit that the log was tuned with, by
-    default) are left out. The outputs are compared with those of ONNX Runtime, where it is
-    installed, on the model file itself.
+    MODEL may be left out with --log: the log knows it. A task without a record in it takes that of
+    the store, or else the program that an analytic model of this CPU chooses. Records with a larger
+    error than --max-error (the limit that the log was tuned with, by default) are left out.
+    Outputs are compared with those of ONNX Runtime, where it is installed, on the model file.
 
     What cannot be compiled (NonMaxSuppression, tree ensembles, strings, …) runs in ONNX Runtime.
 
@@ -159,6 +160,8 @@ def _compiled_json(path: Path, done: Compiled) -> dict[str, Any]:
         "bytes": path.stat().st_size,
         "bytes_by_kind": _bytes_by_kind(path, done.artifact),
         "precision": done.artifact.precision,
+        "tuned": len(done.artifact.tuned),
+        "stored": list(done.artifact.stored),
         "check": done.report.to_json() if done.report else None,
     }
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.console import debug_option, put_path, say, say_note
+from autotune.cli.console import debug_option, put, put_path, say, say_note
 from autotune.cli.options import FILE
-from autotune.errors import UsageError
+from autotune.errors import LogMismatch, UsageError
 from autotune.files import require_place, same_file
 
 
@@ -17,19 +17,27 @@ from autotune.files import require_place, same_file
 @click.option("-o", "--output", "best", type=FILE, help="Log to write.  [LOG-best.jsonl]")
 @click.option(
     "--store",
-    is_flag=True,
-    help="Keep the records in the user's cache folder too, where compile and sessions find them.",
+    is_flag=False,
+    flag_value="",
+    metavar="[DIR|URL]",
+    help="Add the records to a store, for tune, compile and sessions: a folder, or a URL of fsspec "
+    "such as s3://BUCKET/PATH.  [AUTOTUNE_STORE, else that of the cache folder]",
 )
 @debug_option
-def command(logs: tuple[Path, ...], best: Path | None, store: bool) -> None:
+def command(logs: tuple[Path, ...], best: Path | None, store: str | None) -> None:
     """Write a small log with only the best record of every task, CPU and thread count.
 
     Repeated measurements of a schedule count together. The result is a log like any other: it can
-    be compiled, explained and distilled again, and needs nothing else.
+    be compiled, explained and distilled again, and needs nothing else. With --store and without
+    -o, no log is written: a store takes more than the best records, for it is learnt from.
     """
     from autotune.records import distill, write_log
-    from autotune.records.kept import keep, record_store
 
+    if store is not None:
+        title = _add(logs, store)
+        if best is None:
+            put(title)
+            return
     path = best or logs[0].with_name(f"{logs[0].stem}-best.jsonl")
     if any(same_file(path, log) for log in logs):
         raise UsageError(f"{path} is one of the logs to read", "choose another file with -o")
@@ -41,8 +49,20 @@ def command(logs: tuple[Path, ...], best: Path | None, store: bool) -> None:
     missing = {key for header in log.headers for key, _ in header.tasks} - set(log.workloads)
     if missing:
         say_note(f"{len(missing)} tasks have no valid record; compile takes their default")
-    if store:
-        n_kept = keep(record_store(), log)
-        say(f"{n_kept} records kept in {record_store().folder}")
     say(f"{len(log.records)} records of {len(log.workloads)} tasks")
     put_path(path)
+
+
+def _add(paths: tuple[Path, ...], where: str) -> str:
+    """Add logs to a store, once all of them are read; its path or URL."""
+    from autotune.records import read_log
+    from autotune.records.store import store_to_write
+
+    logs = [log.within(log.max_error) for log in map(read_log, paths)]
+    tasks = {r.workload for log in logs for r in log.records if r.result.ok}
+    if not tasks:
+        raise LogMismatch("no log holds a valid measurement", "tune first: autotune tune MODEL")
+    store = store_to_write(where or None)
+    n_added = sum(map(store.add, logs))
+    say(f"{n_added} entries of {len(tasks)} tasks added to the store {store.title}")
+    return store.title

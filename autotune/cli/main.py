@@ -30,6 +30,7 @@ _COMMANDS = {
     "target": "Describe a CPU: this one, or one by its name.",
     "export": "Write a compiled model as a library of C.",
     "measure": "Measure a schedule of your own beside the best of a log.",
+    "store": "List, merge, prune and verify a store of records.",
     "explain": "Show the best program of a task, stage by stage.",
     "info": "Describe this machine, and what makes its timings steadier.",
 }

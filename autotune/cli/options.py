@@ -288,6 +288,12 @@ runner_option = click.option(
     metavar="COMMAND",
     help="Run code behind this command: an emulator, 'ssh BOARD', 'adb shell'.  [here]",
 )
+store_option = click.option(
+    "--store",
+    metavar="DIR|URL",
+    help="Records of other sessions, as `distill --store` keeps them, or 'none'.  "
+    "[AUTOTUNE_STORE, else that of the cache folder]",
+)
 rules_option = click.option(
     "--rules",
     "rules",

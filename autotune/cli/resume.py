@@ -12,6 +12,7 @@ from autotune.cli.options import (
     FILE,
     events_option,
     max_error_option,
+    store_option,
     time_option,
     trials_option,
     warm_start_option,
@@ -24,6 +25,7 @@ from autotune.cli.options import (
 @time_option
 @max_error_option
 @warm_start_option
+@store_option
 @events_option
 @debug_option
 def command(log_path: Path, events: str | None, **given: Any) -> int:

@@ -55,7 +55,7 @@ def run_session(session: OpenSession, events: str | None) -> int:
     path = session.journal.path
     stop = StopFlag(path)
     tuning = session.start(stop, say_note)
-    if session.config.warm_start and events is None:
+    if (session.config.warm_start or tuning.warm.n_records) and events is None:
         say(str(tuning.warm))
     renderer = make_renderer(events, stop)
     with stop.installed():

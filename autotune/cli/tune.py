@@ -22,6 +22,7 @@ from autotune.cli.options import (
     rules_option,
     runner_option,
     source_options,
+    store_option,
     target_option,
     time_option,
     trials_option,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 @runner_option
 @exactness_options
 @warm_start_option
+@store_option
 @rules_option
 @operators_option
 @fallback_option

@@ -116,6 +116,7 @@ _NAMES = {
     "runner": "runner",
     "shapes": "shape",
     "split": "split",
+    "store": "store",
     "target": "target",
     "warm_start": "warm-start",
 }

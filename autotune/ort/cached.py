@@ -30,7 +30,7 @@ from autotune.network.artifact.artifact import Artifact
 from autotune.network.runtime.loading import read_artifact
 from autotune.ort.request import MOST_BYTES, SessionRequest
 from autotune.pages import SHARED
-from autotune.records.kept import kept_state, record_store
+from autotune.records.store import store_to_read
 from autotune.target import host_target
 
 
@@ -50,7 +50,7 @@ def key_of_request(request: SessionRequest) -> str:
         "fallback": request.fallback,
         "threads": request.threads,
         "log": _file_hash(request.log) if request.log else None,
-        "kept": None if request.log else kept_state(record_store()),
+        "stored": _state_of_store(request),
         "operators": [_file_hash(path) for path in request.operators],
         "installed": sorted((e.name, e.value) for e in entry_points(group=GROUP)),
     }
@@ -114,6 +114,11 @@ def fitting_artifact(
             raise
         note(f"{error.message}: compiled without it")
         return fitting_artifact(request.without_log(), store, note, memory)
+
+
+def _state_of_store(request: SessionRequest) -> str:
+    store = store_to_read(request.store)
+    return store.state(host_target().key) if store else ""
 
 
 def _kept(store: FileStore, key: str, memory: str) -> Artifact | None:

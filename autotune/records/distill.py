@@ -18,7 +18,8 @@ from autotune.records.reader import read_log
 from autotune.records.record import Header, Log, MeasureRecord, Workload
 from autotune.result import MeasureStatus
 
-_UNSAFE = (MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE)
+UNSAFE = (MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE)
+"""Statuses after which a schedule is not chosen, whatever it did at other times."""
 
 Group: TypeAlias = tuple[str, str, int]  # workload key, target key, threads
 
@@ -44,14 +45,14 @@ def ranked_records(records: Iterable[MeasureRecord]) -> dict[Group, list[Measure
     unsafe: set[tuple[Group, str]] = set()
     for record in records:
         slot = (_group(record), record.steps_json)
-        if record.result.status in _UNSAFE:
+        if record.result.status in UNSAFE:
             unsafe.add(slot)
         if record.result.ok and record.result.latency_s:
             pools.setdefault(slot, []).append(record)
     found: dict[Group, list[MeasureRecord]] = {}
     for slot, pool in pools.items():
         if slot not in unsafe:
-            found.setdefault(slot[0], []).append(_pooled(pool))
+            found.setdefault(slot[0], []).append(pooled(pool))
     return {group: sorted(ranked, key=_order) for group, ranked in found.items()}
 
 
@@ -126,7 +127,7 @@ def _group(record: MeasureRecord) -> Group:
     return record.workload, record.target_key, record.n_threads
 
 
-def _pooled(records: Sequence[MeasureRecord]) -> MeasureRecord:
+def pooled(records: Sequence[MeasureRecord]) -> MeasureRecord:
     """The first of several measurements of one schedule, with the repeats of all."""
     if len(records) == 1:
         return records[0]

@@ -1,6 +1,5 @@
 """⑥ Tasks that differ in extents alone: the schedule of one is the first candidate for the other.
 
-    form_of(dag) ─► Form(text, extents)        equal texts: the same but for numbers
     adapted(dag, known, …) ─► Candidate        the structure of `known`, with tiles that fit `dag`
 
 A picture of another size, a longer sentence, another batch: the loop structure that was chosen for
@@ -13,11 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import inf, log2
-from typing import Any
+from math import inf
 
 from autotune.cache import FileStore, key_of, package_key
 from autotune.errors import ScheduleError
@@ -26,27 +23,14 @@ from autotune.search.defaults import bearable_policy, decode, encode
 from autotune.search.policy import Candidate
 from autotune.search.recognise import Recogniser
 from autotune.target import Target
-from autotune.te.codec import dag_to_json
 from autotune.te.dag import ComputeDAG
+from autotune.te.form import Skeleton, form_of
 
 LESS_EFFICIENT = 1.05
 """Most seconds per operation or byte, over those that are expected of the known schedule."""
 _MOST_TRIED = 16
 _MOST_KNOWN = 32
 """Schedules of one form that are kept, the latest ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Skeleton:
-    """A task with zeros for its numbers, as text, and these numbers in their order."""
-
-    text: str
-    extents: tuple[float, ...]
-
-    def distance(self, extents: Sequence[float]) -> float:
-        """Distance of the extents of another task of this form from these: Σ |log2 ratio|."""
-        pairs = zip(self.extents, extents, strict=True)
-        return sum(abs(log2((1 + abs(a)) / (1 + abs(b)))) for a, b in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +41,6 @@ class Known:
     n_flops: float
     n_bytes: float
     candidate: Candidate
-
-
-def form_of(dag: ComputeDAG) -> Skeleton:
-    """The form of a task: names count, numbers do not."""
-    extents: list[float] = []
-
-    def without_numbers(data: Any) -> Any:
-        match data:
-            case bool() | str() | None:
-                return data
-            case int() | float():
-                extents.append(data)
-                return 0
-            case list():
-                return [without_numbers(item) for item in data]
-            case _:
-                return {name: without_numbers(data[name]) for name in sorted(data)}
-
-    text = json.dumps(without_numbers(dag_to_json(dag)))
-    return Skeleton(text, tuple(extents))
 
 
 def known_of(dag: ComputeDAG, candidate: Candidate) -> Known:

@@ -40,10 +40,10 @@ def usable_records(log: Log, target: Target, n_threads: int) -> list[MeasureReco
 
 
 def teach(ranker: Ranker, dag: ComputeDAG, records: Sequence[MeasureRecord], target: Target) -> int:
-    """Give the ranker all measurements of a task; the number that the present space knows."""
+    """Give the ranker all measurements of a task on `target`; how many today's space knows."""
     n = 0
     for x, latency_s in _samples(dag, records, target):
-        ranker.teach(dag.key, x, latency_s)
+        ranker.teach(f"{dag.key} {target.key}", x, latency_s)
         n += len(latency_s)
     return n
 

@@ -14,11 +14,12 @@ from autotune.loopir.lower import lower
 from autotune.records import Log, MeasureRecord, Workload
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_text
-from autotune.search.alike import adapted, form_of, known_of
+from autotune.search.alike import adapted, known_of
 from autotune.search.defaults import default_candidate
 from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Load, Reduce, Var, call, mul
+from autotune.te.form import form_of
 
 TARGET = parse_target("x86-64-v3")
 LIMIT = float("inf")

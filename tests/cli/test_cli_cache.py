@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from autotune.cli.main import run
 from autotune.graph.network import build_network
 from autotune.graph.reader import onnx_reader
 from autotune.measure.cached_map import cached_map
+from autotune.network.runtime.loading import read_artifact
 from autotune.ort.cached import key_of_request
 from autotune.ort.request import SessionRequest
 from autotune.records import Header, Log, MeasureRecord, Workload, write_log
@@ -96,7 +98,7 @@ def tuned_log(folder: Path, model: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_records_that_were_kept_are_compiled_without_naming_their_log(
+def test_records_in_the_cache_folder_are_compiled_without_naming_their_log(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnx.save(mlp(), tmp_path / "m.onnx")
@@ -107,16 +109,19 @@ def test_records_that_were_kept_are_compiled_without_naming_their_log(
     assert compiled(tmp_path, "before.atn") == untuned
     assert run(["distill", str(log), "-o", str(tmp_path / "best.jsonl"), "--store"]) == 0
     capsys.readouterr()
-    assert compiled(tmp_path, "kept.atn") == tuned
-    assert "take records that were kept" in capsys.readouterr().err
+    compiled(tmp_path, "stored.atn")
+    stored, of_log = (read_artifact(tmp_path / name) for name in ("stored.atn", "log.atn"))
+    assert stored.stored
+    assert replace(stored, stored=()).manifest() == of_log.manifest()
+    assert f"2 of 2 tasks take records of {cache / 'store'}" in capsys.readouterr().err
     assert compiled(tmp_path, "no-cache.atn", "--no-cache") == untuned
     assert compiled(tmp_path, "exact.atn", "--max-error", "1e-7") == untuned
-    for path in (cache / "records").rglob("*.entry"):
+    for path in (cache / "store").rglob("*.gz"):
         path.write_bytes(b"damaged")
     assert compiled(tmp_path, "damaged.atn") == untuned
 
 
-def test_sessions_compile_again_when_records_were_kept(tmp_path: Path, cache: Path) -> None:
+def test_sessions_compile_again_when_records_were_stored(tmp_path: Path, cache: Path) -> None:
     onnx.save(mlp(), tmp_path / "m.onnx")
     request = SessionRequest(tmp_path / "m.onnx", threads=1)
     before = key_of_request(request)

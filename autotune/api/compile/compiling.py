@@ -22,7 +22,7 @@ from autotune.api.compile.selection import (
     best_records,
     choose,
     tuned_latencies,
-    with_kept_records,
+    with_stored_records,
 )
 from autotune.api.compile.size_limit import fitting
 from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
@@ -49,7 +49,7 @@ from autotune.network.compile.compiler import compile_variants
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
 from autotune.records import Header, Log, read_log
-from autotune.records.kept import record_store
+from autotune.records.store import store_to_read
 from autotune.target import Target, is_of_file, parse_target, runs_here
 from autotune.target.tiles import denial
 
@@ -118,7 +118,7 @@ def _planned(
     known: tuple[Variant, ...] = (),
 ) -> CompilePlan:
     """`known`: the variants where the request names no shapes."""
-    store, records = (program_store(), record_store()) if request.cache else (None, None)
+    store = program_store() if request.cache else None
     bound, size = bind(request, known, store), request.max_size
     return CompilePlan(
         request,
@@ -129,7 +129,7 @@ def _planned(
         config.max_error,
         config.precision,
         store=store,
-        records=records,
+        records=store_to_read(request.store, uses_cache=request.cache),
         max_bytes=None if size is None else round(size * total_bytes(bound.path)),
         given=request.check_inputs,
         note=request.note,
@@ -254,11 +254,12 @@ def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[N
     if not networks:
         artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)
         return _named(artifact, plan, {}, ()), sources.wholes
-    plan = with_kept_records(plan, networks)
+    plan = with_stored_records(plan, networks)
     best = best_records(networks, plan)
+    workloads = plan.known.workloads if plan.known else {}
     for key in best:
-        if plan.log and key in plan.log.workloads:
-            dag = plan.log.workloads[key].dag
+        if key in workloads:
+            dag = workloads[key].dag
             networks = [under_names_of(n, dag) if key in n.tasks else n for n in networks]
     tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
     networks, steps = choose(networks, plan, best)
@@ -279,7 +280,10 @@ def _named(
     artifact: Artifact, plan: CompilePlan, tuned: Mapping[str, Tuned], tasks: tuple[str, ...]
 ) -> Artifact:
     """`artifact` with its origin and the facts of its tasks."""
-    return _from(artifact, tuned=tuned, tasks=tasks, model_path=str(plan.bound.path.resolve()))
+    others = plan.stored.workloads if plan.stored else {}
+    stored = tuple(key for key in tuned if key in others)
+    path = str(plan.bound.path.resolve())
+    return _from(artifact, tuned=tuned, tasks=tasks, stored=stored, model_path=path)
 
 
 def _from(artifact: Artifact, **known: Any) -> Artifact:

@@ -18,12 +18,13 @@ from autotune.cache import FileStore
 from autotune.errors import AutotuneError, LogMismatch
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.records import Log, MeasureRecord, best_for
-from autotune.search.alike import Chosen, Known, Skeleton, adapted, form_of, known_of
+from autotune.search.alike import Chosen, Known, adapted, known_of
 from autotune.search.cost.analytic import estimate_s
 from autotune.search.defaults import candidate_key, decode, default_candidate, encode
 from autotune.search.policy import Candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
+from autotune.te.form import Skeleton, form_of
 
 _MOST_ALIKE = 2
 """Schedules of other extents that are tried before all structures are."""

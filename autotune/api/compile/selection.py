@@ -30,7 +30,7 @@ from autotune.network.compile.sharing import (
 )
 from autotune.network.compile.variants import tasks_of
 from autotune.records import Header, Log, MeasureRecord, best_for, ranked_records
-from autotune.records.kept import kept
+from autotune.records.store import RecordStore
 from autotune.schedule.steps import Steps
 from autotune.search.defaults import default_alternatives
 from autotune.search.policy import Candidate
@@ -52,11 +52,11 @@ class CompilePlan:
     """A request with its defaults filled in; an artifact has all variants of `bound`.
 
     `precision` may be "auto", see `mixed_precision`: then `network_error` is the largest error
-    of the outputs, and `max_error` of candidates. `log`: of the request, `is_log_kept`: or what
-    was found of its tasks in `records` (`autotune distill --store`). `store`: where programs
-    are kept and found again. `max_bytes`: most bytes of constants. `given`: inputs of the
-    user's for the check. `note`, `progress`: are told what is going on. `drafts`: analytic
-    defaults of tasks that were found already, by key.
+    of the outputs, and `max_error` of candidates. `log`: of the request; `stored`: what was found
+    in `records` of tasks without a record in it. `store`: where programs are kept and found
+    again. `max_bytes`: most bytes of constants. `given`: inputs of the user's for the check.
+    `note`, `progress`: are told what is going on. `drafts`: analytic defaults of tasks that were
+    found already, by key.
     """
 
     request: CompileRequest
@@ -67,39 +67,63 @@ class CompilePlan:
     network_error: float
     precision: str = "f32"
     log: Log | None = None
-    is_log_kept: bool = False
+    stored: Log | None = None
     store: FileStore | None = None
-    records: FileStore | None = None
+    records: RecordStore | None = None
     max_bytes: int | None = None
     given: Given = None
     note: Note = silent
     progress: Progress = no_progress
     drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
 
+    @property
+    def known(self) -> Log | None:
+        """Everything that was measured of its tasks: `log` and `stored`."""
+        if self.log is None or self.stored is None:
+            return self.log or self.stored
+        own, stored = self.log, self.stored
+        return replace(
+            own,
+            workloads=stored.workloads | own.workloads,
+            records=(*own.records, *stored.records),
+        )
+
     def sources(self, is_whole: bool = False) -> Sources:
         """The model, cut where not all of it can be compiled: see `sources_of`."""
         return sources_of(self.bound, self.precision, is_whole)
 
 
-def with_kept_records(plan: CompilePlan, networks: Sequence[Network]) -> CompilePlan:
-    """`plan` with the records that are kept of its tasks as its log, where it has none."""
-    if plan.log is not None or plan.records is None:
+def with_stored_records(plan: CompilePlan, networks: Sequence[Network]) -> CompilePlan:
+    """`plan` with what its store knows of tasks that have no record in its log."""
+    if plan.records is None:
         return plan
-    log = kept(plan.records, tasks_of(networks), plan.target.key, plan.n_threads)
-    log = log.within(plan.max_error) if log else None
-    if log is None or not any(record.result.ok for record in log.records):
-        return plan
-    return replace(plan, log=log, is_log_kept=True)
+    tasks = tasks_of(networks)
+    own = _best_of(plan.log, plan).keys()
+    stored = plan.records.log(plan.target.key, plan.n_threads, tasks.keys() - own)
+    found = stored.within(plan.max_error) if stored else None
+    return replace(plan, stored=found if _best_of(found, plan) else None)
+
+
+def _best_of(log: Log | None, plan: CompilePlan) -> dict[str, MeasureRecord]:
+    """The best record of every task in a log; none where nothing in it can be used."""
+    with suppress(LogMismatch):
+        return best_for(log, plan.target.key, plan.n_threads) if log else {}
+    return {}
 
 
 def best_records(networks: Sequence[Network], plan: CompilePlan) -> dict[str, MeasureRecord]:
+    """The best record of every task that the log knows, or else the store."""
+    tasks = tasks_of(networks)
+    stored = _best_of(plan.stored, plan)
+    if stored and plan.records is not None:
+        plan.note(f"{len(stored)} of {len(tasks)} tasks take records of {plan.records.title}")
+    return {**stored, **_of_log(networks, plan)}
+
+
+def _of_log(networks: Sequence[Network], plan: CompilePlan) -> dict[str, MeasureRecord]:
     """The best record of every task that the log knows; none without a log."""
     if plan.log is None:
         return {}
-    if plan.is_log_kept:
-        found = best_for(plan.log, plan.target.key, plan.n_threads)
-        plan.note(f"{len(found)} of {len(tasks_of(networks))} tasks take records that were kept")
-        return found
     if not any(r.target_key == plan.target.key for r in plan.log.records):
         require_same_machine(plan.log.header, plan.target)
     best = best_for(plan.log, plan.target.key, plan.n_threads)
@@ -149,7 +173,7 @@ def drafted(plan: CompilePlan, tasks: Mapping[str, ComputeDAG]) -> dict[str, Can
     unknown = [key for key in tasks if key not in plan.drafts]
     if unknown:
         with plan.progress("choosing programs") as tell:
-            drafts = Drafts(plan.target, plan.n_threads, plan.max_error, plan.store, plan.log)
+            drafts = Drafts(plan.target, plan.n_threads, plan.max_error, plan.store, plan.known)
             found = drafts.of([tasks[key] for key in unknown], tell)
         plan.drafts.update(zip(unknown, found, strict=True))
     return {key: plan.drafts[key] for key in tasks}
@@ -223,7 +247,7 @@ def _options(
 def _measured_programs(plan: CompilePlan, first: Mapping[str, Timed]) -> dict[str, list[Timed]]:
     """Programs of tasks that the log knows to be right, and nearly as fast as `first`."""
     found: dict[str, list[Timed]] = {key: [] for key in first}
-    ranked = ranked_records(plan.log.records) if plan.log else {}
+    ranked = ranked_records(plan.known.records) if plan.known else {}
     for (key, target, n_threads), records in ranked.items():
         if key not in first or (target, n_threads) != (plan.target.key, plan.n_threads):
             continue

@@ -61,7 +61,7 @@ def _is_rewritten(steps: Steps) -> bool:
 def _measured(plan: CompilePlan, best: Mapping[str, MeasureRecord]) -> dict[str, Smaller]:
     """The fastest measured program of each task that sums up as is defined, where there is one."""
     found: dict[str, Smaller] = {}
-    ranked = ranked_records(plan.log.records) if plan.log else {}
+    ranked = ranked_records(plan.known.records) if plan.known else {}
     for key, first in best.items():
         records = ranked.get((key, plan.target.key, plan.n_threads), ())
         for record in (r for r in records if not _is_rewritten(r.steps)):

@@ -35,6 +35,7 @@ from autotune.api.tune.tuning import (
     next_header,
     require_tasks,
 )
+from autotune.cache import told_store
 from autotune.config import AUTO, Resolved, TuneConfig, plain_precision, resolve
 from autotune.errors import UsageError
 from autotune.files import paths_of
@@ -45,6 +46,7 @@ from autotune.measure.program_device import program_device
 from autotune.measure.protocols import Device
 from autotune.network.compile.variants import unified
 from autotune.records import Header, Journal, Log, read_log, require_new_log
+from autotune.records.store import Where, absolute, store_to_read
 from autotune.search.partial import Rule
 from autotune.target import Target, is_of_file, parse_target, runs_here
 from autotune.target.tiles import denial
@@ -83,7 +85,8 @@ _WORDS = [f.name for f in fields(TuneConfig) if hasattr(TuneRequest, f.name)]
 def resolved(request: TuneRequest) -> Resolved:
     """The settings of the preset of a request and of its own.
 
-    Raises UsageError or LogMismatch for files without logs, rules or settings.
+    Raises UsageError, LogMismatch or StoreError for files without logs, rules or settings, and for
+    a place without a store.
     """
     operators = tuple(str(path.resolve()) for path in paths_of(request.operators))
     target = request.target
@@ -92,8 +95,22 @@ def resolved(request: TuneRequest) -> Resolved:
         "rules": rule_files(paths_of(request.rules)),
         "operators": operators or None,
         "target": str(Path(target).resolve()) if target and is_of_file(target) else target,
+        "store": place_to_learn(request.store),
     }
-    return resolve(request.preset, {name: getattr(request, name) for name in _WORDS} | files)
+    found = resolve(request.preset, {name: getattr(request, name) for name in _WORDS} | files)
+    if request.store is None and found.config.store:
+        usual = "AUTOTUNE_STORE" if told_store() else "cache folder"
+        return replace(found, sources=found.sources | {"store": usual})
+    return found
+
+
+def place_to_learn(where: Where) -> str | None:
+    """The place of the store to learn from, the same in any folder; None where there is none.
+
+    Raises as `store_to_read`.
+    """
+    store = store_to_read(where)
+    return absolute(store.title) if store else "" if where else None
 
 
 def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> PreparedModel:
@@ -222,7 +239,9 @@ def reopen(request: ResumeRequest) -> Iterator[OpenSession]:
         paths = logs_to_learn(
             paths_of(request.warm_start), TuneConfig.from_json(log.settings).warm_start
         )
-        header = next_header(log, {"max_error": request.max_error, "warm_start": paths})
+        store = place_to_learn(request.store) if request.store else None
+        options = {"max_error": request.max_error, "warm_start": paths, "store": store}
+        header = next_header(log, options)
         config = TuneConfig.from_json(header.config)
         _, target = machine_of(replace(config, threads=header.n_threads))
         require_same_machine(log.header, target)

@@ -108,8 +108,9 @@ class Tuning:
         # seconds as soon as anything else runs on the machine
         self._ranker = Ranker(self._config.seed)
         paths, limit = self._config.warm_start, self._config.task_error
-        self.warm = warm_start(paths, header, limit, log, self._ranker, note)
-        """Warm start from earlier logs."""
+        store = self._config.store
+        self.warm = warm_start(paths, header, limit, log, self._ranker, note, store)
+        """Warm start from earlier logs and from a store."""
 
     def events(self) -> Generator[Event, None, None]:
         """Tune; the last event is SessionFinished. To stop early, close the iterator."""

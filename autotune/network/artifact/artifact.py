@@ -171,6 +171,7 @@ class Artifact:
     the numeric check found, None if it was not run. `model_path`: the file it was compiled from.
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
+    `stored`: keys of tasks whose records are those of a store, not of the log.
     `random_weights`: the weights are not the model's; None in files that do not say.
     `precision`: of the factors of products, one of `config.PRECISION_NAMES`.
     `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
@@ -204,6 +205,7 @@ class Artifact:
     )
     split: Annotated[BatchSplit | None, LEFT_OUT] = None
     entry: Annotated[int, within(0, MOST_PARTS)] = 0
+    stored: Annotated[tuple[Text, ...], LEFT_OUT] = ()
 
     @property
     def variants(self) -> tuple[Artifact, ...]:

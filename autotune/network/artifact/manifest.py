@@ -36,6 +36,7 @@ _OPTIONAL = {
     "constant_inputs": "its constant inputs cannot be",
     "precision": "its precision cannot be",
     "split": "the dimension that it splits cannot be",
+    "stored": "its tasks with records of a store cannot be",
 }
 
 
