@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from autotune.errors import NoValidSchedule as NoValidSchedule
     from autotune.errors import OutputError as OutputError
     from autotune.errors import ScheduleError as ScheduleError
+    from autotune.errors import StoreError as StoreError
     from autotune.errors import UnsupportedOperator as UnsupportedOperator
     from autotune.errors import UnsupportedPlatform as UnsupportedPlatform
     from autotune.errors import UsageError as UsageError
@@ -127,6 +128,7 @@ _NAMES = {
         "NotCompilable",
         "OutputError",
         "ScheduleError",
+        "StoreError",
         "UnsupportedOperator",
         "UnsupportedPlatform",
         "UsageError",

@@ -29,7 +29,7 @@ _LOCAL = ("file", "local")
 _HINT = "check the URL, the network and your credentials"
 
 
-class Place(Protocol):
+class StorePlace(Protocol):
     """Files by name. Raises UsageError, OutputError for what cannot be read or written."""
 
     @property
@@ -63,7 +63,7 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def place_of(where: str | os.PathLike[str]) -> Place:
+def place_of(where: str | os.PathLike[str]) -> StorePlace:
     """The place at a path or URL; it need not exist.
 
     Raises UsageError for a scheme that is not known, MissingDependency for one whose package is not

@@ -30,7 +30,7 @@ from urllib.parse import quote, unquote
 
 from autotune.cache import cache_folder, key_of, told_store
 from autotune.errors import AutotuneError, LogMismatch, StoreError, UsageError
-from autotune.records.places import Place, is_url, place_of
+from autotune.records.places import StorePlace, is_url, place_of
 from autotune.records.reader import decode_bytes
 from autotune.records.record import Entry, Header, Log, MeasureRecord, Workload, encode
 from autotune.records.sample import once, pooled_by_run, sampled
@@ -55,7 +55,7 @@ _MOST_LOOKS = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Group:
+class EntryKey:
     """The key of entries: a CPU, a number of threads, and a task with its form."""
 
     target_key: str
@@ -73,7 +73,7 @@ class Group:
 class EntryName:
     """The name of an entry."""
 
-    group: Group
+    group: EntryKey
     digest: str
 
     @property
@@ -87,11 +87,11 @@ class EntryName:
         match = _NAME.fullmatch(path)
         if match is None:
             return None
-        return EntryName(Group(unquote(match[1]), int(match[2]), match[3], match[4]), match[5])
+        return EntryName(EntryKey(unquote(match[1]), int(match[2]), match[3], match[4]), match[5])
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class DamagedEntry:
     """A file that is no entry, or not the one that it was, and the reason."""
 
     path: str
@@ -108,7 +108,7 @@ class Entries:
     """What was read of a store."""
 
     logs: Mapping[EntryName, Log]
-    damaged: tuple[Damaged, ...] = ()
+    damaged: tuple[DamagedEntry, ...] = ()
 
     def log(self) -> Log | None:
         """All entries as one log; None where there are no records."""
@@ -117,9 +117,9 @@ class Entries:
 
 
 class RecordStore:
-    """A store that is there; see the module. Raises as `Place`."""
+    """A store that is there; see the module. Raises as `StorePlace`."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StorePlace) -> None:
         self._place = place
 
     @property
@@ -181,15 +181,17 @@ class RecordStore:
         """Write one entry in the place of several of one task; how many fewer there are then."""
         return sum(self._merge(group, names) for group, names in self._several().items())
 
-    def _several(self, groups: Collection[Group] | None = None) -> dict[Group, list[EntryName]]:
+    def _several(
+        self, groups: Collection[EntryKey] | None = None
+    ) -> dict[EntryKey, list[EntryName]]:
         """Groups, all or these, with several entries, and their names."""
-        found: dict[Group, list[EntryName]] = {}
+        found: dict[EntryKey, list[EntryName]] = {}
         for name in self.names():
             if groups is None or name.group in groups:
                 found.setdefault(name.group, []).append(name)
         return {group: names for group, names in found.items() if len(names) > 1}
 
-    def _merge(self, group: Group, names: Sequence[EntryName]) -> int:
+    def _merge(self, group: EntryKey, names: Sequence[EntryName]) -> int:
         found = _entries(names, self._place.read([name.path for name in names])).logs
         if len(found) < 2:
             return 0
@@ -208,14 +210,14 @@ class RecordStore:
     def verify(self) -> Entries:
         """Everything, with what is damaged, and with files that are no entries."""
         foreign = [
-            Damaged(path, "is no entry of a store")
+            DamagedEntry(path, "is no entry of a store")
             for path in self._place.names()
             if path != MARKER and EntryName.parse(path) is None
         ]
         found = self.read(lambda name: True)
         return replace(found, damaged=(*found.damaged, *foreign))
 
-    def _put(self, group: Group, log: Log) -> EntryName | None:
+    def _put(self, group: EntryKey, log: Log) -> EntryName | None:
         content = _encoded(log)
         if content is None:
             return None
@@ -273,12 +275,13 @@ def absolute(where: Where) -> str:
     return text if not text or text == NONE or is_url(text) else os.path.abspath(text)
 
 
-def _is_store(place: Place) -> bool:
+def _is_store(place: StorePlace) -> bool:
     """Whether a store is at a place; False where nothing is. Raises StoreError for what is none."""
     content = place.read([MARKER]).get(MARKER)
+    if content is None and place.is_empty():
+        return False
+    content = content or place.read([MARKER]).get(MARKER)  # another process may have made it now
     if content is None:
-        if place.is_empty():
-            return False
         raise StoreError(
             f"{place.title} is no store of autotune: other files are in it", "name an empty folder"
         )
@@ -328,18 +331,18 @@ def _is_named_so(record: MeasureRecord, log: Log, workloads: Mapping[str, Worklo
     return own is chosen or (own is not None and chosen is not None and own.dag == chosen.dag)
 
 
-def _grouped(log: Log) -> dict[Group, Log]:
+def _grouped(log: Log) -> dict[EntryKey, Log]:
     """The distilled records of every task, CPU and number of threads, as logs of their own."""
     headers = {header.run_id: header for header in log.headers}
     first = log.headers[0] if log.headers else None
-    found: dict[Group, list[MeasureRecord]] = {}
+    found: dict[EntryKey, list[MeasureRecord]] = {}
     for record in log.records:
         header, workload = headers.get(record.run_id, first), log.workloads.get(record.workload)
         if header is None or workload is None or header.target.key != record.target_key:
             continue
         headers.setdefault(record.run_id, replace(header, run_id=record.run_id))
         form = _form_digest(workload)
-        group = Group(record.target_key, record.n_threads, record.workload, form)
+        group = EntryKey(record.target_key, record.n_threads, record.workload, form)
         found.setdefault(group, []).append(record)
     distilled = {group: sampled(pooled_by_run(records)) for group, records in found.items()}
     return {
@@ -397,14 +400,14 @@ def _digest(content: bytes) -> str:
 
 def _entries(names: Sequence[EntryName], contents: Mapping[str, bytes]) -> Entries:
     logs: dict[EntryName, Log] = {}
-    damaged: list[Damaged] = []
+    damaged: list[DamagedEntry] = []
     for name in names:
         if name.path not in contents:
             continue  # pruned meanwhile
         try:
             logs[name] = _decoded(name, contents[name.path])
         except (StoreError, LogMismatch) as error:
-            damaged.append(Damaged(name.path, error.message))
+            damaged.append(DamagedEntry(name.path, error.message))
     return Entries(logs, tuple(damaged))
 
 
