@@ -26,7 +26,14 @@ _STATIC_LIBC = "linux-musl"
 """That of static programs: another one has no library for them everywhere."""
 _LINKING = ("-z,nodelete", "-z,noexecstack", "-z,relro", "-z,now", "-s")
 _WASM_FLAGS = (
-    *("--shared", "--experimental-pic", "--Bsymbolic", "--no-entry", "--strip-all"),
+    *(
+        "--pie",
+        "--experimental-pic",
+        "--no-entry",
+        "--import-memory",
+        "--import-table",
+        "--strip-all",
+    ),
     "--gc-sections",
 )
 _C_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")

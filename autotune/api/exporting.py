@@ -1,12 +1,14 @@
-"""⑪ `export`: a compiled network as a library of C."""
+"""⑪ `export`: a compiled network as a library of C, or a module of WebAssembly."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from autotune.codegen.relocations import WASM32
 from autotune.errors import UsageError
 from autotune.network.artifact.artifact import Artifact
-from autotune.network.export.library import Exported, write_library
+from autotune.network.export.library import Exported, require_whole, write_library
+from autotune.network.export.module import write_module
 from autotune.network.export.naming import library_name, require_library_name
 from autotune.network.runtime.loading import read_artifact
 from autotune.toolchain import toolchain
@@ -23,8 +25,11 @@ def export(
 ) -> Exported:
     """Write `artifact`, or that of a file, as a library of C that needs libc alone.
 
+    One for `wasm32` becomes a module of WebAssembly, with a script for browsers and Node.
+
     `name`: of the library, which its functions begin with (None: that of the file). `folder`: where
-    libNAME.so, libNAME.a, NAME.h and their companions go, NAME by default; other files there stay.
+    libNAME.so, libNAME.a, NAME.h and their companions go, or NAME.wasm and NAME.mjs; NAME by
+    default; other files there stay.
     `weights`: "embedded", or "separate" in a file that processes map and share. `cc`: a compiler of
     C as a command (None: `cc`, else that of the package ziglang).
 
@@ -40,5 +45,8 @@ def export(
         found, stem = read_artifact(artifact), Path(artifact).stem
     name = name or library_name(stem)
     require_library_name(name)
+    require_whole(found)
+    if found.image.machine == WASM32.name:
+        return write_module(found, name, Path(folder or name), weights == "separate")
     tools = toolchain(cc, found.image.machine)
     return write_library(found, name, Path(folder or name), tools, weights == "separate")

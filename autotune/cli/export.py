@@ -36,6 +36,8 @@ def command(
 
     The library needs libc alone: no Python, no LLVM, no ONNX Runtime. The folder has libNAME.so,
     libNAME.a, NAME.h, files for pkg-config and CMake, an example and a README.
+
+    Of OUT for wasm32 it writes NAME.wasm, NAME.mjs and NAME.d.ts, for browsers and Node.
     """
     from autotune.api.exporting import export
 

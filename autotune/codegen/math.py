@@ -235,6 +235,14 @@ class Math:
         """√x, correctly rounded."""
         return self.intrinsic("sqrt", x)
 
+    def nearest(self, x: Value) -> Value:
+        """The integer next to x, halves to even, for |x| < 2²²."""
+        ints = x.type.of(I32)
+        if self.b.module.isa.has_lrint:
+            return self.b.call(f"llvm.lrint.{ints.suffix}.{x.type.suffix}", ints, (x,))
+        shifted = self.b.bitcast(self.b.fadd(x, constant(x.type, self.ROUND)), ints)
+        return self.b.sub(shifted, self._bits(x.type, self.ROUND))
+
     def _pairs(self, coefficients: _Floats, x: Value, square: Value) -> Value:
         """An even number of terms in pairs: half as long a chain as Horner's."""
         total = self.horner(coefficients[:2], x)

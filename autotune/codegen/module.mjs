@@ -22,7 +22,7 @@ function erf(x) {
 }
 
 const fmod = (a, b) => a % b;
-const library = {erf, fmod, fmodf: fmod};
+const library = {erf, fmod, fmodf: fmod, sinf: Math.sin, cosf: Math.cos, tanf: Math.tan};
 for (const name of ["exp", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
                     "cosh", "tanh", "asinh", "acosh", "atanh", "pow"]) library[name] = Math[name];
 
@@ -50,20 +50,29 @@ export function sizes(module) {
   return {bytes, alignment: 2 ** power, slots: slots + functionsOf(module).length};
 }
 
-// Places a module: its exported functions are in the table from `tableBase` on. Returns them.
-export function place(module, {memory, table, memoryBase, tableBase, stackPointer, more = {}}) {
-  const names = functionsOf(module);
+// What a module is instantiated with, where its data are to be at `memoryBase` and its functions in
+// the table from `tableBase` on. `more`: functions by name.
+export function imports(module, {memory, table, memoryBase, tableBase, stackPointer, more = {}}) {
   const number = (value) => new WebAssembly.Global({value: "i32"}, value);
-  const {exports} = new WebAssembly.Instance(module, {env: {
+  return {env: {
     ...library,
     ...more,
     memory,
     __indirect_function_table: table,
     __stack_pointer: stackPointer,
     __memory_base: number(memoryBase),
-    __table_base: number(tableBase + names.length),
-  }});
+    __table_base: number(tableBase + functionsOf(module).length),
+  }};
+}
+
+// Makes an instance ready: its exported functions come first in the table. Returns them.
+export function settle(module, {exports}, {table, tableBase}) {
   exports.__wasm_apply_data_relocs?.();
-  names.forEach((name, n) => table.set(tableBase + n, exports[name]));
+  functionsOf(module).forEach((name, n) => table.set(tableBase + n, exports[name]));
   return exports;
+}
+
+// Both, at once: pages of browsers refuse that for large modules.
+export function place(module, where) {
+  return settle(module, new WebAssembly.Instance(module, imports(module, where)), where);
 }

@@ -2,7 +2,7 @@
 
     uint8(min(high, max(low, round(x) + float(z))))  ->  uint8(n + z)
     float(int32(the same) - int32(z))                ->  float(n)
-    n = lrint(min(high - z, max(low - z, x)))            one instruction, halves to even
+    n = nearest(min(high - z, max(low - z, x)))          one instruction, halves to even
 
 These are the numbers of the definition, for bounds and zero points are whole numbers that float32
 holds, and so are their differences. What is dequantised at once is never made a small integer. NaN,
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from autotune.codegen.arithmetic import Arithmetic
 from autotune.codegen.frame import Emitter, Guard
-from autotune.codegen.text import F32, I32, Value, constant
+from autotune.codegen.text import F32, Value, constant
 from autotune.dtypes import DTYPES
 from autotune.te.expr import Binary, Call, Cast, Const, Expr, dtype_of
 
@@ -109,6 +109,4 @@ def _whole(emitter: Emitter, do: Arithmetic, found: _Saturated, guard: Guard | N
         low, high = (do.b.fsub(emitter.broadcast(b, zero.type.count), zero) for b in (low, high))
     count = max(x.type.count, low.type.count)
     x, low, high = (emitter.broadcast(v, count) for v in (x, low, high))
-    bounded = do.math.smaller(do.math.larger(x, low), high)
-    goal = bounded.type.of(I32)
-    return do.b.call(f"llvm.lrint.{goal.suffix}.{bounded.type.suffix}", goal, (bounded,))
+    return do.math.nearest(do.math.smaller(do.math.larger(x, low), high))

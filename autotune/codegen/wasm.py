@@ -2,7 +2,7 @@
 
     link_modules([entry, kernels, …], exported=["autotune_run.0"]) -> module, {"autotune_run.0": 0}
 
-LLVM's linker makes it, as `wasm-ld --shared`: its data are relative to `__memory_base`, its
+LLVM's linker makes it, as `wasm-ld --pie`: its data are relative to `__memory_base`, its
 functions' numbers to `__table_base`, both of which it imports beside the memory and the table.
 `module.mjs` places it. A function's "address" is its slot in the table: `module.mjs` puts exported
 ones first, by name.
@@ -21,12 +21,12 @@ from autotune.toolchain import link_wasm
 
 MAGIC = b"\0asm"
 _HEADER_BYTES = 8
-_EXPORTS, _FUNCTION = 7, 0
+_CUSTOM, _EXPORTS, _FUNCTION = 0, 7, 0
 _OWN = frozenset({"__wasm_call_ctors", "__wasm_apply_data_relocs"})
 
 LIBRARY = (
     *("exp", "log", "log1p", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh"),
-    *("tanh", "asinh", "acosh", "atanh", "pow", "fmod", "fmodf"),
+    *("tanh", "asinh", "acosh", "atanh", "pow", "fmod", "fmodf", "sinf", "cosf", "tanf"),
 )
 """Functions of others that code may call: `module.mjs` has them."""
 MEASURING = ("clock_gettime", "sched_setaffinity")
@@ -53,6 +53,21 @@ def link_modules(
 def placing_script() -> str:
     """The text of `module.mjs`, which programs in JavaScript begin with."""
     return files("autotune.codegen").joinpath("module.mjs").read_text(encoding="utf-8")
+
+
+def custom_section(name: str, data: bytes) -> bytes:
+    """A section that engines pass over, to be put behind a module."""
+    head = _bytes_of(len(name)) + name.encode()
+    return bytes([_CUSTOM]) + _bytes_of(len(head) + len(data)) + head + data
+
+
+def _bytes_of(number: int) -> bytes:
+    """What `_number` reads."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
 
 
 def _exported(module: bytes) -> Iterator[str]:

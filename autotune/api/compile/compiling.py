@@ -118,6 +118,10 @@ def _planned(
     known: tuple[Variant, ...] = (),
 ) -> CompilePlan:
     """`known`: the variants where the request names no shapes."""
+    if not target.isa.has_threads:
+        if (request.threads or 1) > 1:
+            raise UsageError(f"code for {target.cpu} has one thread", "leave out `threads`")
+        n_threads = 1
     store = program_store() if request.cache else None
     bound, size = bind(request, known, store), request.max_size
     return CompilePlan(

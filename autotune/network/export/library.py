@@ -48,7 +48,8 @@ def write_library(
     Raises ArtifactError for a network that runs only in Python, OutputError where something cannot
     be compiled or written.
     """
-    _require_exportable(artifact)
+    require_whole(artifact)
+    _require_team(artifact)
     interface = interface_of(artifact, name)
     make_folder(folder)
     try:
@@ -99,7 +100,8 @@ def _built(
     return [*libraries, *shown, *([weights] if is_separate else [])]
 
 
-def _require_exportable(artifact: Artifact) -> None:
+def require_whole(artifact: Artifact) -> None:
+    """Raise ArtifactError for a network of which ONNX Runtime computes a part."""
     if isinstance(artifact, HybridArtifact):
         parts = [s for s in leaves(artifact.segments) if s.network is None]
         counted: Counter[str] = Counter()
@@ -110,6 +112,9 @@ def _require_exportable(artifact: Artifact) -> None:
             f"ONNX Runtime computes a part of '{artifact.name}', which no library has: {operators}",
             "export the models of the parts around it, or replace these operators",
         )
+
+
+def _require_team(artifact: Artifact) -> None:
     is_of_team = f"{SYMBOLS}prepare" in artifact.image.symbols
     if not is_of_team or not artifact.image.crossings:
         raise ArtifactError(

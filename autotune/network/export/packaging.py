@@ -144,7 +144,7 @@ _RUST_TYPES = {
         for bits in (8, 16, 32, 64)
     },
 }
-_NODE_ARRAYS = {
+NODE_ARRAYS = {
     "float": "Float32Array",
     "double": "Float64Array",
     "int64_t": "BigInt64Array",
@@ -214,7 +214,7 @@ def companions(interface: LibraryInterface, is_separate: bool) -> dict[str, str]
         "example.rs": _rust(interface),
         "example.mjs": _node(interface),
         "README.md": _README.format(
-            **known, tensors=_tensors(interface), feed=feed, threads=threads, weights=weights
+            **known, tensors=table_of(interface), feed=feed, threads=threads, weights=weights
         ),
     }
 
@@ -281,10 +281,10 @@ def _node(interface: LibraryInterface) -> str:
     given: list[str] = []
     made: list[str] = []
     for n, tensor in enumerate(interface.inputs):
-        arrays += f"const input{n} = new {_NODE_ARRAYS[tensor.c_type]}({tensor.counts[0]});\n"
+        arrays += f"const input{n} = new {NODE_ARRAYS[tensor.c_type]}({tensor.counts[0]});\n"
         given += [f"input{n}", *(() if tensor.is_fixed else map(str, tensor.first.shape))]
     for n, tensor in enumerate(interface.outputs):
-        arrays += f"const output{n} = new {_NODE_ARRAYS[tensor.c_type]}({tensor.counts[0]});\n"
+        arrays += f"const output{n} = new {NODE_ARRAYS[tensor.c_type]}({tensor.counts[0]});\n"
         made.append(f"output{n}")
         shown += f'console.log("{tensor.identifier}:", output{n}[0]);\n'
     return _NODE.format(
@@ -301,7 +301,8 @@ def _count(interface: LibraryInterface, kind: str, tensor: Tensor) -> str:
     return f"{interface.name.upper()}_{kind.upper()}_{tensor.identifier.upper()}_COUNT{end}"
 
 
-def _tensors(interface: LibraryInterface) -> str:
+def table_of(interface: LibraryInterface) -> str:
+    """Inputs and outputs, in Markdown."""
     lines = ["| | type | shape |", "|---|---|---|"]
     for kind, tensors in (("in", interface.inputs), ("out", interface.outputs)):
         for tensor in tensors:

@@ -86,7 +86,7 @@ def source(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str
         *_tables(interface),
         _constants(interface, digest, is_separate),
         _arrays(interface),
-        *(_text(file) for file in ("linux.c", probe, "runtime.c")),
+        *(text_of(file) for file in ("linux.c", probe, "runtime.c")),
     ]
     return "\n".join(parts)
 
@@ -102,7 +102,8 @@ def symbols(interface: LibraryInterface) -> dict[str, str]:
     return found
 
 
-def _text(file: str) -> str:
+def text_of(file: str) -> str:
+    """A text of this package that is the same for all networks."""
     return files("autotune.network.export").joinpath(file).read_text(encoding="utf-8")
 
 
@@ -177,7 +178,7 @@ def _aligned(n_bytes: int) -> int:
     return -(-n_bytes // CACHE_LINE) * CACHE_LINE
 
 
-def _is_converted(end: Endpoint) -> bool:
+def is_converted(end: Endpoint) -> bool:
     """Whether its elements are stored as others than the user's."""
     return end.dtype in _KINDS and end.stored != end.dtype
 
@@ -187,7 +188,7 @@ def _staging(variant: Artifact) -> tuple[dict[str, int], int]:
     places, at = {}, 0
     for side, ends in (("in", variant.inputs), ("out", variant.outputs)):
         for end in ends:
-            if _is_converted(end):
+            if is_converted(end):
                 places[f"{side} {end.name}"] = at
                 at += _aligned(math.prod(end.shape) * dtype_bytes(end.stored))
     return places, at
@@ -230,7 +231,7 @@ def _port_table(
         for what, numbers in lists.items():
             values = ", ".join(map(str, numbers)) or "0"
             yield f"static const int64_t {table}_{n}_{what}[] = {{{values}}};"
-        kind = _KINDS[end.dtype] if _is_converted(end) else "PLAIN"
+        kind = _KINDS[end.dtype] if is_converted(end) else "PLAIN"
         window, strides = (
             (f"{table}_{n}_window", f"{table}_{n}_strides") if end.window else ("NULL", "NULL")
         )

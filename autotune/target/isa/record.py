@@ -130,10 +130,10 @@ class Isa:
     intrinsics that drop a cache line, by the feature they need, fastest first. `denormals_ir`:
     `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM assembly. `futex`:
     Linux' number of that system call, 0 where there are no threads. `multiply_add`: LLVM's name of
-    the first of `forms`: "fma", or "fmuladd" where the product may be rounded. `offset_flags`:
-    of LLVM's addresses behind others, where an access has a constant that is added without
-    wrapping. `keeps_order`: whether terms of several sums are added in the order of the
-    schedule, so that operands of one term are needed at once.
+    the first of `forms`: "fma", or "fmuladd" where the product may be rounded. `offset_flags`: of
+    LLVM's addresses behind others, where an access has a constant that is added without wrapping.
+    `has_lrint`: whether an instruction rounds float32 to int32. `keeps_order`: whether terms of
+    several sums are added in the order of the schedule, so that operands of one are needed at once.
     `avoided`: features that no code uses. `vscale`: 128 bits times as many are a scalable vector,
     whose length is then known; 0 without such. `is_scalable`: whether other CPUs with
     these features may have vectors of another length. `converts_float16`: whether instructions
@@ -164,6 +164,7 @@ class Isa:
     multiply_add: str = "fma"
     offset_flags: str = ""
     keeps_order: bool = True
+    has_lrint: bool = True
 
     def form(self, name: str) -> MultiplyAdd | None:
         """The multiply-add that schedules call `name`; None where it has none."""

@@ -39,6 +39,7 @@ SIMD128 = Isa(
     offset_flags="nuw",
     keeps_order=False,  # LLVM's "register stackification" puts all terms of a sum together
     converts_float16=False,
+    has_lrint=False,
 )
 
 _KIB, _MIB = 1 << 10, 1 << 20

@@ -1,0 +1,287 @@
+"""⑩ `export` for WebAssembly: an artifact as a module, with a script for browsers and Node.
+
+NAME.wasm  NAME.mjs  NAME.d.ts  example.mjs  README.md  [NAME.weights]
+
+The module is the artifact's image. Embedded weights are a section of it that engines pass over, and
+the script takes out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from autotune.codegen.wasm import custom_section, placing_script
+from autotune.dtypes import dtype_bytes
+from autotune.errors import ArtifactError
+from autotune.files import cannot_write, make_folder, replacing
+from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.artifact.table import RUN, entry_name
+from autotune.network.export.interface import C_TYPES, LibraryInterface, Tensor, interface_of
+from autotune.network.export.library import Exported, require_whole
+from autotune.network.export.packaging import NODE_ARRAYS, table_of
+from autotune.network.export.source import WEIGHTS_HEADER, is_converted, text_of
+
+SECTION = "autotune.weights"
+"""The section of embedded weights."""
+MOST_MODULE_BYTES, MOST_MEMORY_BYTES = 1 << 30, 1 << 32
+"""Limits of the engines of today, and of addresses."""
+_KINDS = {"float16": "half", "bfloat16": "bfloat"}
+
+_HEAD = """\
+// {name}: {model}, compiled by autotune {version} for WebAssembly.
+//
+//   import {{create}} from "./{name}.mjs";
+//   const model = await create();
+//   const {{{outputs}}} = model.run({{{inputs}}});
+
+const files = {{
+  wasm: new URL("./{name}.wasm", import.meta.url),
+  weights: {weights},
+}};
+
+const network = {network};
+"""
+_TYPES = """\
+// {name}: {model}, compiled by autotune {version} for WebAssembly.
+
+/** An array, or with its shape; ONNX Runtime's tensors are such. */
+export type Input<T> = T | {{readonly data: T; readonly dims: readonly number[]}};
+
+export interface Inputs {{
+{inputs}}}
+
+export interface Outputs {{
+{outputs}}}
+
+export type Source = string | URL | BufferSource | Response;
+
+export declare class Model {{
+  /** Bytes of memory that this model holds. */
+  readonly memoryBytes: number;
+  /** One inference. Results are new arrays, or those of `outputs`. */
+  run(inputs: Inputs, outputs?: Partial<Outputs>): Outputs;
+  /** Shapes of the outputs for `inputs`, by name. */
+  dims(inputs: Inputs): {{[name in keyof Outputs]: number[]}};
+}}
+
+/** Make a model of the files beside the script, or of others. */
+export declare function create(
+  sources?: {{wasm?: Source | WebAssembly.Module; weights?: Source}},
+): Promise<Model>;
+
+export interface Port {{
+  name: string;
+  identifier: string;
+  dtype: string;
+  shapes: number[][];
+  fixed: boolean;
+}}
+
+export declare const signature: {{
+  name: string;
+  model: string;
+  autotune: string;
+  cpu: string;
+  features: string[];
+  threads: number;
+  inputs: Port[];
+  outputs: Port[];
+}};
+"""
+_EXAMPLE = """\
+// node example.mjs
+
+import {{create}} from "./{name}.mjs";
+
+const model = await create();
+const outputs = model.run({{
+{inputs}}});
+for (const [name, data] of Object.entries(outputs)) console.log(name, data.slice(0, 4));
+"""
+_README = """\
+# {name}
+
+{model}, compiled by autotune {version} for WebAssembly: one thread, 128-bit vectors, relaxed SIMD.
+
+| file | |
+|---|---|
+| `{name}.wasm` | the code{embedded} |
+{weights}| `{name}.mjs`, `{name}.d.ts` | the interface, for browsers and Node |
+| `example.mjs` | one inference on zeros: `node example.mjs` |
+
+{tensors}
+
+```js
+import {{create}} from "./{name}.mjs";
+
+const model = await create();                     // fetches the files beside the script
+const outputs = model.run({{{feed}}});
+```
+
+`create({{wasm{or_weights}}})` takes addresses or bytes instead. An input is a typed array, or
+`{{data, dims}}`. A second argument of `run` has arrays to write results to; else they are new. A
+model has memory of its own, all of it taken by `create`. The engine needs relaxed SIMD: Node from
+20 on, Chrome from 114 on.
+"""
+
+
+def write_module(artifact: Artifact, name: str, folder: Path, is_separate: bool) -> Exported:
+    """Write the module `name` of `artifact` to `folder`; other files there stay.
+
+    Raises ArtifactError for a network that runs only in Python or that no engine can hold,
+    OutputError where something cannot be written.
+    """
+    require_whole(artifact)
+    interface = interface_of(artifact, name)
+    constants = artifact.constants.data
+    files: dict[str, bytes] = {f"{name}.wasm": artifact.image.data}
+    if is_separate:
+        digest = hashlib.sha256(constants).digest()
+        files[f"{name}.weights"] = digest.ljust(WEIGHTS_HEADER, b"\0") + bytes(constants)
+    else:
+        files[f"{name}.wasm"] += custom_section(SECTION, bytes(constants))
+    _require_room(interface, len(files[f"{name}.wasm"]))
+    texts = _texts(interface, is_separate)
+    files |= {file: text.encode() for file, text in texts.items()}
+    make_folder(folder)
+    try:
+        for file, data in files.items():
+            with replacing(folder / file) as out:
+                out.write(data)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    sizes = {file: len(data) for file, data in files.items()}
+    weights, code = artifact.constants.nbytes, len(artifact.image.data)
+    return Exported(name, artifact.target.cpu, folder, sizes, weights, code)
+
+
+def _require_room(interface: LibraryInterface, n_bytes: int) -> None:
+    artifact = interface.artifact
+    if n_bytes > MOST_MODULE_BYTES:
+        raise ArtifactError(
+            f"a module of {n_bytes} bytes is more than engines take",
+            "give the weights a file of their own: `weights` separate",
+        )
+    memory = artifact.constants.nbytes + max(v.arena_bytes for v in interface.variants)
+    if memory + sum(_array_bytes(interface)) > 0.98 * MOST_MEMORY_BYTES:
+        raise ArtifactError(
+            f"it needs {memory} bytes of memory, and WebAssembly has 4 GiB",
+            "compile a smaller model, or with `precision` int8",
+        )
+
+
+def _texts(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
+    name, artifact = interface.name, interface.artifact
+    feed = ", ".join(f"{_key(t)}: {t.identifier}" for t in interface.inputs)
+    known = {
+        "name": name,
+        "model": " ".join(artifact.name.split()),
+        "version": artifact.autotune_version,
+        "inputs": feed,
+        "feed": feed,
+        "outputs": ", ".join(f"{_key(t)}: {t.identifier}" for t in interface.outputs),
+    }
+    url = f'new URL("./{name}.weights", import.meta.url)' if is_separate else "undefined"
+    head = _HEAD.format(**known, weights=url, network=_script_data(interface, is_separate))
+    placing = placing_script().replace("export ", "")
+    fields = {
+        "inputs": "".join(f"  {_key(t)}: Input<{_array(t.first)}>;\n" for t in interface.inputs),
+        "outputs": "".join(f"  {_key(t)}: {_array(t.first)};\n" for t in interface.outputs),
+    }
+    weights = f"| `{name}.weights` | the weights |\n" if is_separate else ""
+    return {
+        f"{name}.mjs": "\n".join([head, placing, text_of("model.mjs")]),
+        f"{name}.d.ts": _TYPES.format(**known | fields),
+        "example.mjs": _EXAMPLE.format(name=name, inputs="".join(map(_zeros, interface.inputs))),
+        "README.md": _README.format(
+            **known,
+            tensors=table_of(interface),
+            weights=weights,
+            embedded="" if is_separate else " and the weights",
+            or_weights=", weights" if is_separate else "",
+        ),
+    }
+
+
+def _key(tensor: Tensor) -> str:
+    """Its name as a key of JavaScript."""
+    name = tensor.first.name
+    return name if name == tensor.identifier else json.dumps(name)
+
+
+def _zeros(tensor: Tensor) -> str:
+    array = f"new {_array(tensor.first)}({tensor.counts[0]})"
+    if not tensor.is_fixed:
+        array = f"{{data: {array}, dims: {list(tensor.first.shape)}}}"
+    return f"  {_key(tensor)}: {array},\n"
+
+
+def _array(end: Endpoint, stored: bool = False) -> str:
+    return NODE_ARRAYS[C_TYPES[end.stored if stored else end.dtype]]
+
+
+def _script_data(interface: LibraryInterface, is_separate: bool) -> str:
+    """What `model.mjs` knows of the network."""
+    artifact = interface.artifact
+    digest = list(hashlib.sha256(artifact.constants.data).digest())
+    weights = {"digest": digest, "header": WEIGHTS_HEADER, "n": artifact.constants.nbytes}
+    data = {
+        "name": interface.name,
+        "signature": json.loads(interface.signature()),
+        "section": SECTION,
+        "weights": weights if is_separate else None,
+        "arenaBytes": max(v.arena_bytes for v in interface.variants),
+        "arrayBytes": _array_bytes(interface),
+        "variants": [_variant(v) for v in interface.variants],
+    }
+    return json.dumps(data)
+
+
+def _array_bytes(interface: LibraryInterface) -> list[int]:
+    """Room for each input and output in any variant, where it is no window."""
+    each = zip(*map(_ends, interface.variants), strict=True)
+    return [max(map(_bound_bytes, ends)) for ends in each]
+
+
+def _ends(variant: Artifact) -> tuple[Endpoint, ...]:
+    return (*variant.inputs, *variant.outputs)
+
+
+def _bound_bytes(end: Endpoint) -> int:
+    return 0 if end.window else math.prod(end.shape) * dtype_bytes(end.stored)
+
+
+def _variant(variant: Artifact) -> dict[str, Any]:
+    bound = [(e.base, n) for n, e in enumerate(_ends(variant)) if e.window is None]
+    return {
+        "run": entry_name(RUN, variant.entry),
+        "slots": variant.n_bases + 2,
+        "bound": bound,
+        "inputs": list(map(_port, variant.inputs)),
+        "outputs": list(map(_port, variant.outputs)),
+    }
+
+
+def _port(end: Endpoint) -> dict[str, Any]:
+    """An input or output; `extent`: elements of the view of memory that it lies in."""
+    count = math.prod(end.shape)
+    port: dict[str, Any] = {
+        "name": end.name,
+        "kind": _KINDS[end.dtype] if is_converted(end) else "plain",
+        "array": _array(end),
+        "stored": _array(end, stored=True),
+        "dims": end.shape,
+        "count": count,
+        "slot": end.base,
+        "offset": end.offset,
+        "extent": count,
+    }
+    if end.window is not None:
+        shape, strides = (tuple(part) or (1,) for part in end.window)
+        last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+        port |= {"window": {"shape": shape, "strides": strides}, "extent": last + 1 if count else 0}
+    return port

@@ -1,0 +1,199 @@
+"""A network as a module of WebAssembly: its script in Node computes what Python computes here."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+from numpy.typing import NDArray
+
+import autotune
+from autotune.errors import ArtifactError, MissingDependency, UsageError
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.export.module import write_module
+from autotune.network.export.source import WEIGHTS_HEADER
+from autotune.network.runtime.runtime import Model, random_inputs
+from tests.hybrid_models import DETECTOR, saved
+from tests.network.test_network_export import HEAD, MODELS, parsed
+from tests.node import node, run_script
+
+MORE = {
+    "convolution": "f (float[1, 16, 14, 14] x, float[24, 16, 3, 3] w, float[24] b) => "
+    "(float[1, 24, 14, 14] y) { c = Conv<pads = [1, 1, 1, 1]>(x, w, b) y = Relu(c) }",
+    "bytes": "f (uint8[32, 64] x, int8[64, 48] w) => (int32[32, 48] y) { y = MatMulInteger(x, w) }",
+    "functions": "f (float[3, 100] x) => (float[3, 100] y) "
+    "{ e = Erf(x) s = Sigmoid(e) t = Tanh(x) u = Sin(t) y = Mul(s, u) }",
+    "remainders": "f (double[3, 5] x, double[3, 5] z) => (double[3, 5] y) "
+    "{ y = Mod<fmod = 1>(x, z) }",
+    "quantised": """f (float[4, 50] x) => (float[4, 50] y) {
+        s = Constant<value_float = 0.1>()
+        q = QuantizeLinear<output_dtype = 3>(x, s)  y = DequantizeLinear(q, s) }""",
+}
+_SCRIPT = """
+import fs from "node:fs";
+import {create, signature} from "./net.mjs";
+const kinds = {float16: Uint16Array, bfloat16: Uint16Array, float32: Float32Array,
+  float64: Float64Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array,
+  int8: Int8Array, bool: Uint8Array};
+const given = JSON.parse(fs.readFileSync("inputs.json"));
+const model = await create();
+const inputs = {};
+for (const {name, dtype} of signature.inputs) {
+  const bytes = Buffer.from(given[name].data, "base64");
+  const whole = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length);
+  inputs[name] = {data: new kinds[dtype](whole), dims: given[name].dims};
+}
+const dims = model.dims(inputs), once = model.run(inputs), told = {};
+for (const [name, data] of Object.entries(model.run(inputs, once))) {
+  if (data !== once[name]) throw new Error("another array");
+  told[name] = {dims: dims[name], data: Buffer.from(data.buffer).toString("base64")};
+}
+console.log(JSON.stringify(told));
+"""
+
+Array = NDArray[Any]
+
+
+def compiled(model: onnx.ModelProto, **options: Any) -> Artifact:
+    try:
+        return autotune.compile(model, check=False, target="wasm32", **options).artifact
+    except MissingDependency as error:
+        pytest.skip(error.message)
+
+
+def bits(array: Array) -> Array:
+    return array if array.dtype.kind in "fiu" else array.view(f"u{array.dtype.itemsize}")
+
+
+def in_node(folder: Path, inputs: Mapping[str, Array]) -> dict[str, tuple[list[int], bytes]]:
+    """Shapes and bytes of outputs of the module in `folder`."""
+    given = {
+        name: {"dims": array.shape, "data": base64.b64encode(array.tobytes()).decode()}
+        for name, array in inputs.items()
+    }
+    (folder / "inputs.json").write_text(json.dumps(given))
+    told = json.loads(run_script(_SCRIPT, folder))
+    return {name: (t["dims"], base64.b64decode(t["data"])) for name, t in told.items()}
+
+
+def assert_equal_in_node(model: onnx.ModelProto, folder: Path, is_separate: bool = False) -> None:
+    node()
+    write_module(compiled(model), "net", folder, is_separate)
+    here = Model(autotune.compile(model, check=False, threads=1).artifact)
+    assert_same(folder, here, random_inputs(here.artifact.inputs, 1))
+
+
+def assert_same(folder: Path, here: Model, inputs: Mapping[str, Array]) -> None:
+    found = in_node(folder, inputs)
+    for name, expected in here.run(inputs).items():
+        shape, data = found[name]
+        assert shape == list(expected.shape)
+        array = np.frombuffer(data, expected.dtype).reshape(expected.shape)
+        tolerance = 1e-2 if expected.dtype.itemsize == 2 else 1e-5
+        wide = (x.astype(np.float64) for x in (array, expected))
+        np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("name", [*MODELS, *MORE])
+def test_a_module_computes_what_python_computes(name: str, tmp_path: Path) -> None:
+    assert_equal_in_node(parsed((MODELS | MORE)[name]), tmp_path, is_separate="product" in name)
+
+
+def test_weights_are_a_section_of_the_module_or_a_file(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        f"{HEAD} f (float[2, 64] x) => (float[2, 32] y) {{ y = MatMul(x, w) }}"
+    )
+    w = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    node()
+    artifact, sizes = compiled(model), list[int]()
+    for is_separate in (False, True):
+        folder = tmp_path / str(is_separate)
+        done = write_module(artifact, "net", folder, is_separate)
+        here = Model(autotune.compile(model, check=False, threads=1).artifact)
+        assert_same(folder, here, random_inputs(here.artifact.inputs, 1))
+        sizes.append(done.sizes["net.wasm"])
+    assert sizes[0] - sizes[1] >= w.nbytes
+    assert done.sizes["net.weights"] == WEIGHTS_HEADER + artifact.constants.nbytes
+    path = tmp_path / "True" / "net.weights"
+    path.write_bytes(b"\0" + path.read_bytes()[1:])
+    text = 'import {create} from "./net.mjs"; await create().catch((e) => console.log(e.message));'
+    assert "those of another network" in run_script(text, path.parent)
+
+
+def test_a_call_takes_the_variant_of_its_shapes(tmp_path: Path) -> None:
+    node()
+    text = "f (float[n, m] x, float[m, n] z) => (float[n, n] y) { y = MatMul(x, z) }"
+    model = onnx.parser.parse_model(f"{HEAD} {text}")
+    dims = {"n": (2, 3), "m": (6, 4)}
+    write_module(compiled(model, dims=dims), "net", tmp_path, False)
+    rng = np.random.default_rng(0)
+    for n, m in ((2, 6), (3, 4), (2, 4), (3, 6)):
+        inputs = {k: rng.random(s, np.float32) for k, s in (("x", (n, m)), ("z", (m, n)))}
+        shape, data = in_node(tmp_path, inputs)["y"]
+        assert shape == [n, n]
+        found = np.frombuffer(data, np.float32).reshape(n, n)
+        np.testing.assert_allclose(found, inputs["x"] @ inputs["z"], rtol=1e-5)
+    script = _calls(
+        "{x: new Float32Array(8), z: new Float32Array(8)}",  # 2 by 4 alone
+        "{x: new Float32Array(12), z: new Float32Array(12)}",  # 2 by 6, or 3 by 4
+        "{x: new Float32Array(5), z: new Float32Array(5)}",
+    )
+    told = run_script(script, tmp_path).splitlines()
+    assert told[0] == "4"
+    assert "give {data, dims}" in told[1]
+    assert "no variant is for inputs of these shapes" in told[2]
+
+
+def _calls(*inputs: str) -> str:
+    """A script that tells, for each of `inputs`, how many elements come out, or the error."""
+    return f"""
+    import {{create}} from "./net.mjs";
+    const model = await create();
+    for (const inputs of [{", ".join(inputs)}])
+      try {{ console.log(model.run(inputs).y.length); }}
+      catch (error) {{ console.log(error.message); }}
+    """
+
+
+def test_wrong_calls_say_what_is_wrong(tmp_path: Path) -> None:
+    node()
+    write_module(compiled(parsed(MODELS["floats"])), "net", tmp_path, False)
+    w = "w: new Float32Array(960)"
+    told = run_script(
+        _calls(
+            f"{{{w}}}",
+            f"{{x: new Float32Array(119), {w}}}",
+            f"{{x: new Float64Array(120), {w}}}",
+            f"{{x: {{data: new Float32Array(120), dims: [40, 3]}}, {w}}}",
+            f"{{x: new Float32Array(120), z: 1, {w}}}",
+        ),
+        tmp_path,
+    ).splitlines()
+    expected = (
+        "input 'x' is missing",
+        "'x' Float32Array [3,40] has 120 elements, not Float32Array of 119",
+        "not Float64Array of 120",
+        "is not of shape [40,3]",
+        "there is no input 'z', but x, w",
+    )
+    assert len(told) == len(expected)
+    for text, part in zip(told, expected, strict=True):
+        assert part in text
+
+
+def test_what_a_module_cannot_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has one thread"):
+        autotune.compile(parsed(MODELS["floats"]), target="wasm32", threads=2)
+    try:
+        hybrid = autotune.compile(saved(DETECTOR, tmp_path), check=False, target="wasm32")
+    except MissingDependency as error:
+        pytest.skip(error.message)
+    with pytest.raises(ArtifactError, match="ONNX Runtime computes a part"):
+        autotune.export(hybrid.artifact, tmp_path / "out", "net")
