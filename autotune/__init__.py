@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from autotune.errors import OutputError as OutputError
     from autotune.errors import ScheduleError as ScheduleError
     from autotune.errors import StoreError as StoreError
+    from autotune.errors import TooSlow as TooSlow
     from autotune.errors import UnsupportedOperator as UnsupportedOperator
     from autotune.errors import UnsupportedPlatform as UnsupportedPlatform
     from autotune.errors import UsageError as UsageError
@@ -129,6 +130,7 @@ _NAMES = {
         "OutputError",
         "ScheduleError",
         "StoreError",
+        "TooSlow",
         "UnsupportedOperator",
         "UnsupportedPlatform",
         "UsageError",

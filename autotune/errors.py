@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     NO_VALID_SCHEDULE = 3
     MISMATCH = 4
     WRONG_NUMBERS = 5
+    TOO_SLOW = 6
     HUNG_UP = 129
     INTERRUPTED = 130
     BROKEN_PIPE = 141
@@ -141,6 +142,12 @@ class WrongNumbers(AutotuneError):
     """The output of a compiled program differs from the oracle."""
 
     exit_code = ExitCode.WRONG_NUMBERS
+
+
+class TooSlow(AutotuneError):
+    """A compiled model is slower than a gate permits."""
+
+    exit_code = ExitCode.TOO_SLOW
 
 
 class ScheduleError(AutotuneError):

@@ -86,7 +86,7 @@ def machine_info(
         target=target,
         forms=tuple(form.name for form in target.isa.forms),
         peaks=tuple(peaks),
-        versions=_versions(),
+        versions=machine_versions(),
         cache=str(folder),
         cache_bytes=_size(folder),
         variables=dict(variables or {}),
@@ -109,7 +109,8 @@ def _peaks(target: Target, n_threads: int) -> PeakRates:
     )
 
 
-def _versions() -> dict[str, str]:
+def machine_versions() -> dict[str, str]:
+    """Versions of this package and of those that it uses, as far as they are installed."""
     found = {"autotune": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.console import columns, debug_option, put, put_json, say_note
-from autotune.cli.models import say_random_weights
-from autotune.cli.options import DURATION, FILE, THREADS, Names, format_option
+from autotune.cli.arrays import Arrays, read_inputs
+from autotune.cli.console import columns, counting, debug_option, put, put_json, say, say_note
+from autotune.cli.models import is_onnx, say_random_weights
+from autotune.cli.options import (
+    DURATION,
+    FILE,
+    THREADS,
+    Names,
+    format_option,
+    input_option,
+    precision_option,
+    source_options,
+)
+from autotune.codec import to_json
 from autotune.config import AUTO
-from autotune.errors import UsageError
+from autotune.errors import TooSlow, UsageError
+from autotune.files import require_place
 from autotune.units import format_seconds, format_shapes
 
 if TYPE_CHECKING:
@@ -24,7 +37,7 @@ BASELINES = ("onnxruntime", "openvino", "openvino:default")
 
 
 @click.command("bench")
-@click.argument("artifact", metavar="OUT", type=FILE)
+@click.argument("source", metavar="OUT", type=FILE)
 @click.option(
     "--against",
     type=Names(BASELINES),
@@ -33,26 +46,47 @@ BASELINES = ("onnxruntime", "openvino", "openvino:default")
 )
 @click.option("--callers", type=int, help="Inferences per second of so many threads that call it.")
 @click.option("--per-task", is_flag=True, help="Show where the time goes, task by task.")
+@click.option("--save", type=FILE, help="Keep the figures in this file, for --compare.")
 @click.option(
-    "--log", "log_path", type=FILE, help="Log with the latencies of tasks.  [as compiled]"
+    "--compare", type=FILE, help="By how much it is slower than a file of --save, or an artifact."
+)
+@click.option(
+    "--fail-above",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Exit with code 6 where it takes so many times as long as that of --compare: 1.05.",
+)
+@click.option(
+    "--log",
+    "log_path",
+    type=FILE,
+    help="Log with the latencies of tasks, or to compile MODEL from.  [as compiled]",
 )
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as compiled]")
 @click.option("--model", type=FILE, help="ONNX file for --against.  [the one compiled]")
 @click.option("--time", "time_s", type=DURATION, default="2s", help="Time per side.  [2s]")
+@input_option
+@source_options
+@precision_option
 @format_option
 @debug_option
 def command(
-    artifact: Path,
+    source: Path,
     against: tuple[tuple[str, ...], ...],
     callers: int | None,
     per_task: bool,
+    save: Path | None,
+    compare: Path | None,
+    fail_above: float | None,
     log_path: Path | None,
     threads: int | None,
     model: Path | None,
     time_s: float,
+    files: tuple[tuple[str, Path], ...],
     style: str,
+    **options: Any,
 ) -> None:
-    """Measure the latency of OUT, a file that `autotune compile` wrote.
+    """Measure the latency of OUT, a file that `autotune compile` wrote, or an ONNX model, which is
+    compiled first.
 
     With --against, all run the same weights on the same random inputs with the same number of
     threads, in float32, and take turns, so that what disturbs the machine disturbs all.
@@ -64,19 +98,28 @@ def command(
     With --per-task, every kernel of the running network is timed, and each task is put beside the
     latency that tuning measured of it alone.
 
+    With --compare, it takes turns with an earlier artifact, and the ratio of their latencies comes
+    with an interval; with --fail-above, the exit code says whether it is too slow.
+
     A model that was compiled for several shapes is measured at each of them.
+
+    \b
+    Examples:
+      autotune bench model.onnx --against onnxruntime
+      autotune bench model.atn --save base.json
+      autotune bench new.atn --compare base.json --fail-above 1.05
     """
     from autotune.api.compile.benching import bench
-    from autotune.network.runtime.loading import load
+    from autotune.api.compile.gating import provenance, save_bench
 
     names = tuple(dict.fromkeys(name for part in against for name in part))
-    if per_task and names:
-        raise UsageError("--per-task cannot look into others", "leave --against out")
-    if per_task and callers is not None:
-        raise UsageError("--per-task looks into single inferences", "leave --callers out")
-    if log_path and not per_task:
+    _require_together(names, callers, per_task, compare, fail_above)
+    is_model = is_onnx(source)
+    if log_path and not per_task and not is_model:
         raise UsageError("--log is for --per-task", "add --per-task, or leave --log out")
-    compiled = load(artifact, threads)
+    if save is not None:
+        require_place(save, inputs=[source])
+    compiled = _model(source, is_model, log_path, threads, options)
     if compiled.artifact.random_weights:
         say_random_weights(compiled.artifact.name)
     if names and compiled.artifact.precision != "f32":
@@ -84,24 +127,125 @@ def command(
         if "openvino:default" in names:
             others += ", openvino:default in what it chooses"
         say_note(f"{_products_text(compiled.artifact.precision)} here; {others}")
+    inputs = read_inputs(compiled.input_info, files) if files else None
+    if compare is not None:
+        _compare(compiled, compare, fail_above, time_s, inputs, style)
+        return
     results: list[BenchResult | CallersResult | NetworkProfile] = []
     for variant in compiled.variants:
         if len(compiled.variants) > 1 and style == "text":
             put(f"{format_shapes({end.name: end.shape for end in variant.input_info})}:")
         if per_task:
-            results.append(_profile(variant, log_path, time_s))
+            results.append(_profile(variant, None if is_model else log_path, time_s))
         elif callers is not None:
-            results.append(bench(variant, names, model, time_s, callers=callers))
+            results.append(bench(variant, names, model, time_s, callers=callers, inputs=inputs))
         else:
-            results.append(bench(variant, names, model, time_s))
+            results.append(bench(variant, names, model, time_s, inputs=inputs))
         _put_text(results[-1], style)
+    if save is not None:
+        save_bench(save, compiled, None if is_model else source)
     if style == "json":
         found = [result.to_json() for result in results]
         several = [
             {"inputs": {end.name: list(end.shape) for end in v.input_info}} | data
             for v, data in zip(compiled.variants, found, strict=True)
         ]
-        put_json(found[0] if len(found) == 1 else {"variants": several})
+        data = found[0] if len(found) == 1 else {"variants": several}
+        about = {"provenance": to_json(provenance(compiled)), "memory": _memory(compiled)}
+        put_json(data | about)
+    if save is not None:
+        say(f"saved in {save}")
+
+
+def _require_together(
+    names: tuple[str, ...],
+    callers: int | None,
+    per_task: bool,
+    compare: Path | None,
+    fail_above: float | None,
+) -> None:
+    """Raise UsageError for options that do not go together."""
+    if per_task and names:
+        raise UsageError("--per-task cannot look into others", "leave --against out")
+    if per_task and callers is not None:
+        raise UsageError("--per-task looks into single inferences", "leave --callers out")
+    if compare is not None and (names or per_task or callers is not None):
+        raise UsageError(
+            "--compare is with an earlier artifact alone",
+            "leave --against, --callers and --per-task out",
+        )
+    if fail_above is not None and compare is None:
+        raise UsageError("--fail-above is for --compare", "name what it was: --compare base.json")
+
+
+def _model(
+    source: Path, is_model: bool, log: Path | None, threads: int | None, options: dict[str, Any]
+) -> Model:
+    """The compiled model: loaded, or compiled now."""
+    if not is_model:
+        if given := [name for name, value in options.items() if value]:
+            raise UsageError(
+                f"{source} is compiled: its {given[0]} cannot change", "give the ONNX model instead"
+            )
+        from autotune.network.runtime.loading import load
+
+        return load(source, threads)
+    from autotune.api.compile.compiling import compile_plan, plan
+    from autotune.api.request import CompileRequest
+    from autotune.network.runtime.loading import model_of
+
+    request = CompileRequest(source, log, threads=threads, note=say_note, **options)
+    done = compile_plan(replace(plan(request), progress=counting))
+    if done.report is not None:
+        say(str(done.report))
+    return model_of(done.artifact, threads)
+
+
+def _compare(
+    compiled: Model,
+    base: Path,
+    limit: float | None,
+    time_s: float,
+    inputs: Arrays | None,
+    style: str,
+) -> None:
+    """Print how `compiled` compares with `base`. Raises TooSlow above the limit."""
+    from autotune.api.compile.gating import compare_bench, provenance
+
+    found = compare_bench(compiled, base, limit, time_s, inputs)
+    if not all(v.in_turns for v in found):
+        say_note(
+            f"the artifact of {base} is gone: its figures are compared, relative to the clock; "
+            "keep the artifact beside it for sharper ones"
+        )
+    worst = max(found, key=lambda v: (v.fails, v.ratio))
+    if style == "json":
+        verdicts = [to_json(v) | {"fails": v.fails} for v in found]
+        about = to_json(provenance(compiled))
+        put_json({"ratio": worst.ratio, "variants": verdicts, "provenance": about})
+    else:
+        for variant, one in zip(compiled.variants, found, strict=False):
+            shapes = format_shapes({end.name: end.shape for end in variant.input_info})
+            head = f"{shapes}: " if len(compiled.variants) > 1 else ""
+            put(f"{head}{one} times as long as {base.name}, {one.n_rounds} rounds")
+    if not worst.fails and not worst.is_decided:
+        say_note(
+            "the machine is too unsteady to be sure; it passes: more --time, or fewer neighbours"
+        )
+    if worst.fails:
+        raise TooSlow(
+            f"{compiled.artifact.name} takes {worst} times as long as {base}, "
+            f"at most {limit:g} is permitted",
+            "see where the time goes: autotune bench OUT --per-task",
+        )
+
+
+def _memory(compiled: Model) -> dict[str, int]:
+    """Bytes: of the model with its weights and working memory, and the most of this process."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    return {"model_bytes": compiled.n_bytes, "process_peak_bytes": peak}
 
 
 def _products_text(precision: str) -> str:
@@ -127,7 +271,7 @@ def _put_text(result: BenchResult | CallersResult | NetworkProfile, style: str) 
 
 def result_text(result: BenchResult) -> str:
     """A row per side, and below it how many times as long ours takes as the best of the others."""
-    times = ("min", "median", "mean", "p95", "p99", "max", "std", "runs", "threads")
+    times = ("min", "median", "mean", "p95", "p99", "max", "std", "per second", "runs", "threads")
     versus = ("ratio", "error") if result.baselines else ()
     head = ("", *times, *versus)
     rows = [("autotune", *_times(result.autotune.to_json()), *("" for _ in versus))]
@@ -147,7 +291,12 @@ def result_text(result: BenchResult) -> str:
 def _times(timing: dict[str, Any]) -> tuple[str, ...]:
     names = ("min_s", "median_s", "mean_s", "p95_s", "p99_s", "max_s", "std_s")
     times = (format_seconds(timing[name] or 1e-12) for name in names)
-    return (*times, str(timing["runs"]), str(timing["threads"]))
+    return (
+        *times,
+        f"{timing['inferences_per_s']:.1f}",
+        str(timing["runs"]),
+        str(timing["threads"]),
+    )
 
 
 def callers_text(result: CallersResult) -> str:

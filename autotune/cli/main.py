@@ -65,7 +65,7 @@ _COMPLETING = "_AUTOTUNE_COMPLETE"  # set by the shell that asks for completions
 
 _EPILOG = """\b
 Exit codes: 0 ok · 1 failure · 2 usage · 3 a task without a valid schedule ·
-4 log, model or target do not fit · 5 wrong numbers ·
+4 log, model or target do not fit · 5 wrong numbers · 6 slower than permitted ·
 129 hung up · 130 interrupted · 141 nobody reads the output · 143 terminated"""
 
 

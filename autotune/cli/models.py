@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.api.sources import random_weights_note
 from autotune.cli.console import say_note
 from autotune.errors import UsageError
+from autotune.files import open_input
 
 if TYPE_CHECKING:
     from autotune.api.te.task import Task
@@ -26,6 +27,16 @@ def read_workload(
 
     source = parse_source(str(model or ""), arguments)
     return None if source is None else task_of(source, threads=threads or None, target=target)
+
+
+def is_onnx(path: Path) -> bool:
+    """Whether a file is a model rather than an artifact, which is a zip archive.
+
+    Raises UsageError where there is no such file.
+    """
+    with open_input(path) as file:
+        head = file.read(4)
+    return path.suffix == ".onnx" and head != b"PK\x03\x04"
 
 
 def say_random_weights(name: str) -> None:

@@ -253,6 +253,13 @@ args_option = click.option(
     metavar="VALUE,…",
     help="What the function of FILE.py:FUNCTION is called with, e.g. 1024,1024,1024.",
 )
+input_option = click.option(
+    "--input",
+    "files",
+    type=NAMED_FILE,
+    multiple=True,
+    help="name=x.npy, x.npy where there is one input, or an .npz with all. Repeatable.",
+)
 check_input_option = click.option(
     "--check-input",
     "check_files",

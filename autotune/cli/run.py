@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from autotune.cli.arrays import Arrays, n_elements, read_inputs, write_npz
 from autotune.cli.console import columns, debug_option, put, put_path, say, say_note
 from autotune.cli.models import say_random_weights
-from autotune.cli.options import FILE, NAMED_FILE, THREADS
+from autotune.cli.options import FILE, THREADS, input_option
 from autotune.files import require_place
 from autotune.units import format_shape
 
@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @click.argument("artifact", metavar="OUT", type=FILE)
-@click.option(
-    "--input",
-    "files",
-    type=NAMED_FILE,
-    multiple=True,
-    help="name=x.npy, x.npy where there is one input, or an .npz with all. Repeatable.",
-)
+@input_option
 @click.option("-o", "--output", type=FILE, help="Write the outputs to this .npz file.")
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as compiled]")
 @debug_option

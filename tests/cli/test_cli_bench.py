@@ -13,6 +13,7 @@ import pytest
 
 from autotune.cli.bench import BASELINES, callers_text, profile_text, result_text
 from autotune.cli.main import run
+from autotune.errors import ExitCode
 from autotune.network.bench.bench import BenchResult, Timing
 from autotune.network.bench.callers import CallersResult, CallersTiming
 from autotune.network.bench.profile import NetworkProfile, TaskTime
@@ -25,8 +26,9 @@ Golden = Callable[[str, str], None]
 
 TIMES = {
     *("min_s", "median_s", "mean_s", "p95_s", "p99_s", "max_s", "std_s"),
-    *("runs", "threads"),
+    *("inferences_per_s", "runs", "threads"),
 }
+ABOUT = ["provenance", "memory"]
 OF_CALLERS = {
     *("inferences_per_s", "mean_s", "p50_s", "p95_s", "p99_s", "max_s"),
     *("runs", "threads"),
@@ -104,7 +106,7 @@ def test_alone(cli: Cli, artifact: Path) -> None:
 )
 def test_beside_several(cli: Cli, artifact: Path, against: tuple[str, ...]) -> None:
     data = bench(cli, artifact, *against)
-    assert list(data) == ["autotune", "onnxruntime", "openvino", "ratio", "ratios", "noise"]
+    assert list(data) == ["autotune", "onnxruntime", "openvino", "ratio", "ratios", "noise", *ABOUT]
     for name in ("onnxruntime", "openvino"):
         assert set(data[name]) == TIMES | {"max_error"}
         assert data[name]["max_error"] < 1e-5
@@ -117,7 +119,7 @@ def test_beside_several(cli: Cli, artifact: Path, against: tuple[str, ...]) -> N
 def test_beside_one_on_two_threads(cli: Cli, artifact: Path, name: str) -> None:
     pytest.importorskip(name.partition(":")[0])
     data = bench(cli, artifact, "--against", name, "--threads", 2)
-    assert set(data) == {"autotune", "onnxruntime", name, "ratio", "round_trip_s", "noise"}
+    assert set(data) == {"autotune", "onnxruntime", name, "ratio", "round_trip_s", "noise", *ABOUT}
     assert data[name]["threads"] == 2
     assert data["ratio"] == pytest.approx(data["autotune"]["median_s"] / data[name]["median_s"])
     assert 1e-9 < data["round_trip_s"] < 1
@@ -131,7 +133,7 @@ def test_beside_one_on_two_threads(cli: Cli, artifact: Path, name: str) -> None:
 
 def test_callers_alone(cli: Cli, artifact: Path) -> None:
     alone = bench(cli, artifact, "--callers", 3)
-    assert list(alone) == ["callers", "autotune", "onnxruntime", "ratio", "noise"]
+    assert list(alone) == ["callers", "autotune", "onnxruntime", "ratio", "noise", *ABOUT]
     assert (alone["callers"], alone["onnxruntime"], alone["ratio"]) == (3, None, None)
     ours = alone["autotune"]
     assert set(ours) == OF_CALLERS
@@ -144,7 +146,7 @@ def test_callers_alone(cli: Cli, artifact: Path) -> None:
 def test_callers_beside_others(cli: Cli, artifact: Path) -> None:
     names = ["onnxruntime", "onnxruntime:per-caller", "openvino"]
     data = bench(cli, artifact, "--callers", 2, "--threads", 2, "--against", "onnxruntime,openvino")
-    assert list(data) == ["callers", "autotune", *names, "ratio", "ratios", "noise"]
+    assert list(data) == ["callers", "autotune", *names, "ratio", "ratios", "noise", *ABOUT]
     assert list(data["ratios"]) == names
     for name in names:
         assert set(data[name]) == OF_CALLERS | {"max_error"}
@@ -225,6 +227,11 @@ def test_a_log_of_another_model(
         (["--callers", "2", "--per-task"], "single inferences\nhint: leave --callers out"),
         (["--log", "x.jsonl"], "--log is for --per-task"),
         (["--log", "none.jsonl", "--per-task"], "there is no file none.jsonl"),
+        (["--fail-above", "1.1"], "--fail-above is for --compare"),
+        (["--compare", "x.json", "--against", "openvino"], "an earlier artifact alone"),
+        (["--compare", "none.json"], "there is no file none.json"),
+        (["--dim", "n=4"], "its dims cannot change"),
+        (["--save", "/dev/null"], "/dev/null"),
     ],
 )
 def test_options_that_do_not_fit(
@@ -251,3 +258,61 @@ def test_a_missing_baseline_is_one_line(
         f"error: {package} is not installed",
         f"hint: pip install {package} (the extra 'bench' has all of them), or leave it out",
     ]
+
+
+# --- a gate -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(artifact: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "base.json"
+    assert run(["bench", str(artifact), "--time", "0.01", "--save", str(path)]) == 0
+    return path
+
+
+def test_a_gate_passes_itself_and_names_what_is_slower(
+    artifact: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate = ["bench", str(artifact), "--time", "0.01", "--compare"]
+    for base in (saved, artifact):
+        capsys.readouterr()
+        assert run([*gate, str(base), "--fail-above", "9", "--format", "json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        (one,) = found["variants"]
+        assert one["low"] <= found["ratio"] <= one["high"]
+        assert (one["in_turns"], one["fails"]) == (True, False)
+        assert found["provenance"]["conditions"]["n_usable"] >= 1
+    assert run([*gate, str(saved), "--fail-above", "0.01"]) == ExitCode.TOO_SLOW
+    assert "at most 0.01 is permitted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ({"digest": "0"}, 0, "is gone"),
+        ({"provenance": {"n_threads": 77}}, 4, "another number of threads: 77"),
+        ({"provenance": {"conditions": {"processor": "Abacus"}}}, 4, "another processor: Abacus"),
+        ({"inputs": [{"x": [1]}], "artifact": ""}, 4, "of other inputs"),
+        ({"version": 2}, 4, "of another version"),
+        ({"variants": 3}, 4, "variants"),
+    ],
+)
+def test_figures_of_another_machine_or_kind_are_refused(
+    change: dict[str, Any],
+    code: int,
+    message: str,
+    artifact: Path,
+    saved: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    saved.write_text(json.dumps(merged(json.loads(saved.read_text()), change)))
+    capsys.readouterr()
+    assert run(["bench", str(artifact), "--time", "0.01", "--compare", str(saved)]) == code
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.splitlines()) <= 2
+
+
+def merged(data: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """`data` with the leaves of `change` in place of its own."""
+    return data | {k: merged(data[k], v) if isinstance(v, dict) else v for k, v in change.items()}

@@ -26,7 +26,7 @@ from autotune.target import host_target
 from tests.network.small_networks import mlp
 
 TIMES = ["min_s", "median_s", "mean_s", "p95_s", "p99_s", "max_s", "std_s"]
-FIELDS = [*TIMES, "runs", "threads"]
+FIELDS = [*TIMES, "inferences_per_s", "runs", "threads"]
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -109,7 +109,7 @@ def test_statistics() -> None:
     assert result.ratio == 0.5
     assert "ratios" not in result.to_json()
     std_s = pytest.approx((14 / 3) ** 0.5)
-    values = [1.0, 2.0, 3.0, 6.0, 6.0, 6.0, std_s, 3, 2]
+    values = [1.0, 2.0, 3.0, 6.0, 6.0, 6.0, std_s, 1 / 3, 3, 2]
     assert result.to_json()["autotune"] == dict(zip(FIELDS, values, strict=True))
 
 

@@ -27,7 +27,7 @@ from autotune.network.runtime.baselines import (
     wide_inputs,
 )
 from autotune.network.runtime.loading import load, model_of
-from autotune.network.runtime.runtime import Model
+from autotune.network.runtime.runtime import Model, require_inputs
 from autotune.records import best_for, read_log
 
 
@@ -38,6 +38,7 @@ def bench(
     model: ModelSource | None = None,
     time_s: float = 2.0,
     callers: None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> BenchResult: ...
 
 
@@ -49,6 +50,7 @@ def bench(
     time_s: float = 2.0,
     *,
     callers: int,
+    inputs: Mapping[str, Any] | None = None,
 ) -> CallersResult: ...
 
 
@@ -58,21 +60,25 @@ def bench(
     model: ModelSource | None = None,
     time_s: float = 2.0,
     callers: int | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> BenchResult | CallersResult:
     """Time `compiled`: of `load` or `compile`, or the path of an artifact; at least `time_s`
     seconds per side.
 
     `against`: names of `runtime.baselines.BASELINES` (a string has commas between them), which run
     the ONNX file that was compiled, or `model`, with as many threads, in turns. `callers`: as many
-    Python threads call each side at once, and inferences per second are counted. Raises UsageError
-    for other names or numbers, MissingDependency where one is not installed.
+    Python threads call each side at once, and inferences per second are counted. `inputs`: arrays
+    by name, else random ones. Raises UsageError for other names or numbers, MissingDependency
+    where one is not installed.
     """
     ours = _model(compiled)
+    if inputs is not None:
+        require_inputs(ours.input_info, inputs)
     names = _baseline_names(against)
     if callers is not None:
         require_callers(callers)
     if not names:
-        return _timed(ours, {}, None, time_s, callers)
+        return _timed(ours, {}, None, time_s, callers, inputs)
     origin = ours.artifact.model_path if model is None else model
     if not origin:
         raise UsageError("what was compiled came from no file", "give the ONNX model: `model`")
@@ -85,7 +91,7 @@ def bench(
             else:
                 sides |= baselines_of_callers(name, source, ours.n_threads, callers)
         given = {name: [_with(fixed, run) for run in runs] for name, runs in sides.items()}
-        return _timed(ours, given, source, time_s, callers)
+        return _timed(ours, given, source, time_s, callers, inputs)
 
 
 def _model(compiled: Model | Compiled | str | Path) -> Model:
@@ -112,12 +118,15 @@ def _timed(
     source: Any,
     time_s: float,
     callers: int | None,
+    inputs: Mapping[str, Any] | None,
 ) -> BenchResult | CallersResult:
     wide = wide_inputs(source)
     if callers is not None:
-        return bench_callers(ours, callers, sides, time_s, usage=read_usage, wide=wide)
+        return bench_callers(
+            ours, callers, sides, time_s, usage=read_usage, wide=wide, given=inputs
+        )
     alone = {name: run for name, (run,) in sides.items()}
-    return network_bench.bench(ours, alone, min_s=time_s, usage=read_usage, wide=wide)
+    return network_bench.bench(ours, alone, min_s=time_s, usage=read_usage, wide=wide, given=inputs)
 
 
 def _with(fixed: Mapping[str, Any], run: Runner) -> Runner:

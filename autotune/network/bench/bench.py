@@ -62,6 +62,11 @@ class Timing:
         """Latency that 99 % of the runs stay within."""
         return percentile(self.times_s, 99)
 
+    @property
+    def per_s(self) -> float:
+        """Inferences per second, one after the other."""
+        return 1 / max(statistics.fmean(self.times_s), 1e-12)
+
     def __repr__(self) -> str:
         text = f"{format_seconds(self.median_s)}, {len(self.times_s)} runs"
         return f"Timing({text}, {self.n_threads} threads)"
@@ -76,6 +81,7 @@ class Timing:
             "p99_s": self.p99_s,
             "max_s": max(self.times_s),
             "std_s": statistics.pstdev(self.times_s),
+            "inferences_per_s": self.per_s,
             "runs": len(self.times_s),
             "threads": self.n_threads,
         }
@@ -168,15 +174,18 @@ def bench(
     seed: int = 0,
     usage: Callable[[], Usage] | None = None,
     wide: Collection[str] = (),
+    given: Mapping[str, Array] | None = None,
 ) -> BenchResult:
-    """Time `model` on random inputs until each side has `min_runs` runs and `min_s` seconds.
+    """Time `model` until each side has `min_runs` runs and `min_s` seconds.
+
+    `given`: the inputs, else random ones.
 
     `baselines`: by name, runners of the same model with the same weights on as many threads.
     `usage`: reads processor times, to detect co-tenants. `wide`: inputs that the baselines
     take in float32, whatever the model does; nothing is converted while time is taken.
     """
     runners = dict(baselines or {})
-    inputs = random_inputs(model.input_info, seed)
+    inputs = random_inputs(model.input_info, seed) if given is None else given
     theirs = {n: a.astype(np.float32, copy=False) if n in wide else a for n, a in inputs.items()}
     trips = _Trips(CoreLatency(model.artifact.target, model.n_threads))
     ours = model.run(inputs)

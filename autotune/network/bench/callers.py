@@ -106,15 +106,17 @@ def bench_callers(
     seed: int = 0,
     usage: Callable[[], Usage] | None = None,
     wide: Collection[str] = (),
+    given: Mapping[str, Any] | None = None,
 ) -> CallersResult:
-    """`n_callers` threads call `model` on random inputs for `min_s` seconds, in turns with others.
+    """`n_callers` threads call `model` for `min_s` seconds, in turns with others, on `given` or
+    random inputs.
 
     `baselines`: by name, a function for each caller; the others as of `bench`. Raises UsageError
     for a number of callers that is out of range, or that the system does not let start.
     """
     require_callers(n_callers)
     runners = dict(baselines or {})
-    inputs = random_inputs(model.input_info, seed)
+    inputs = random_inputs(model.input_info, seed) if given is None else given
     theirs = {n: a.astype(np.float32, copy=False) if n in wide else a for n, a in inputs.items()}
     ours = model.run(inputs)
     errors = {name: error_of(each[0](theirs), ours) for name, each in runners.items()}
