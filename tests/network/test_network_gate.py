@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from autotune.network.bench.gate import LEAST_ROUNDS, Rounds, Verdict, gate, measure_rounds
+from autotune.network.bench.gate import LEAST_ROUNDS, Rounds, GateVerdict, gate, measure_rounds
 
 LIMIT = 1.05
 Side = Callable[[], object]
@@ -36,7 +36,7 @@ class Machine:
 
         return run
 
-    def judged(self, now_s: float, before_s: float, **how: float) -> Verdict:
+    def judged(self, now_s: float, before_s: float, **how: float) -> GateVerdict:
         sides = self.side(now_s), self.side(before_s), self.side(5e-4)
         return gate(*sides, LIMIT, clock=self.clock, **how)
 

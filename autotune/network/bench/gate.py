@@ -53,7 +53,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateVerdict:
     """Seconds now over seconds before, with the ends of its interval.
 
     `limit`: the ratio from which on it fails. `in_turns`: whether both ran, in the same rounds.
@@ -80,7 +80,7 @@ class Verdict:
         return f"{self.ratio:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
-def verdict(found: Rounds, limit: float | None, earlier: Rounds | None = None) -> Verdict:
+def verdict(found: Rounds, limit: float | None, earlier: Rounds | None = None) -> GateVerdict:
     """The verdict on rounds in turns, or beside the rounds of an earlier run on this machine."""
     rng = np.random.default_rng(0)
     if earlier is None:
@@ -91,7 +91,7 @@ def verdict(found: Rounds, limit: float | None, earlier: Rounds | None = None) -
         middle = float(np.median(now) / np.median(before))
         samples = _medians(now, rng) / _medians(before, rng)
     low, high = (float(x) for x in np.percentile(samples, _INTERVAL))
-    return Verdict(middle, low, high, len(found.now_s), earlier is None, limit)
+    return GateVerdict(middle, low, high, len(found.now_s), earlier is None, limit)
 
 
 def gate(
@@ -101,7 +101,7 @@ def gate(
     limit: float | None = None,
     time_s: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
-) -> Verdict:
+) -> GateVerdict:
     """The verdict on `now`, after `time_s` seconds for each side at least, and longer while it is
     open. `reference` is timed as well."""
     earlier = before if isinstance(before, Rounds) else None
