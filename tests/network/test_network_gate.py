@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from autotune.network.bench.gate import LEAST_ROUNDS, Rounds, GateVerdict, gate, measure_rounds
+from autotune.network.bench.gate import LEAST_ROUNDS, GateVerdict, Rounds, gate, measure_rounds
 
 LIMIT = 1.05
 Side = Callable[[], object]

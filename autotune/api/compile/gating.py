@@ -15,7 +15,7 @@ from autotune.codec import Misfit, from_json, to_json, within
 from autotune.conditions import Conditions, read_conditions
 from autotune.errors import ArtifactError, LogMismatch
 from autotune.files import open_input, replacing
-from autotune.network.bench.gate import Rounds, GateVerdict, gate, measure_rounds, multiply_adds
+from autotune.network.bench.gate import GateVerdict, Rounds, gate, measure_rounds, multiply_adds
 from autotune.network.runtime.loading import load
 from autotune.network.runtime.runtime import Array, Model, random_inputs, require_inputs
 
