@@ -10,9 +10,9 @@ from rich.console import Console, RenderableType
 from rich.control import Control
 from rich.live import Live
 
-from autotune.display.lines import batch_line, display, more_text, task_table
+from autotune.display.lines import batch_line, display, more_text, outlook_text, task_table
 from autotune.display.view import View
-from autotune.tuner import BatchMeasured, Event, FinalistsMeasured
+from autotune.tuner import BatchMeasured, Event, FinalistsMeasured, SessionStarted
 from autotune.units import format_duration
 
 
@@ -38,10 +38,12 @@ class Plain(Renderer):
         self._write = write
 
     def show(self, event: Event) -> None:
-        """One line for a batch and for the finals, none for other events."""
+        """One line for the outlook, a batch and the finals, none for other events."""
         was_final = self.view.is_final
         self.view.apply(event)
-        if isinstance(event, BatchMeasured):
+        if isinstance(event, SessionStarted) and event.outlook is not None:
+            self._write(outlook_text(event.outlook))
+        elif isinstance(event, BatchMeasured):
             self._write(batch_line(self.view, event))
         elif isinstance(event, FinalistsMeasured) and not was_final:
             self._write(f"{format_duration(event.elapsed_s):>7}  measuring the finalists again")

@@ -11,6 +11,7 @@ from autotune.tuner import (
     Budget,
     Event,
     FinalistsMeasured,
+    Outlook,
     SessionStarted,
     TaskFinished,
     TaskSelected,
@@ -54,6 +55,7 @@ class View:
     elapsed_s: float = 0.0
     n_trials: int = 0
     totals: Totals = field(default_factory=Totals)
+    outlook: Outlook | None = None
     is_final: bool = False
     is_stopping: bool = False
     statuses: Counter[MeasureStatus] = field(default_factory=Counter)
@@ -69,6 +71,7 @@ class View:
                 self.rows = {row.task.key: row for row in rows}
                 self.budget, self.elapsed_s = event.budget, event.elapsed_s
                 self.n_trials, self.totals = event.n_replayed, event.totals
+                self.outlook = event.outlook
             case TaskSelected(task=task):
                 self.current = task
             case BatchMeasured():

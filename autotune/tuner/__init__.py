@@ -17,6 +17,7 @@ from autotune.tuner.events import (
     TaskSelected,
     event_to_json,
 )
+from autotune.tuner.outlook import Outlook, clock_scale, outlook
 from autotune.tuner.protocols import CandidateMeasurer, LearnedModel, Policy, Sink
 from autotune.tuner.replay import ReplayMeasurer
 from autotune.tuner.scheduler import Scheduler, TaskState
@@ -32,6 +33,7 @@ __all__ = [
     "FinalistsMeasured",
     "LearnedModel",
     "NoiseNoticed",
+    "Outlook",
     "Policy",
     "ReplayMeasurer",
     "Run",
@@ -53,9 +55,11 @@ __all__ = [
     "TuningTask",
     "arithmetic_s",
     "bound_s",
+    "clock_scale",
     "dots_of",
     "event_to_json",
     "fastest",
+    "outlook",
     "spent",
     "totals",
 ]

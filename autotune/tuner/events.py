@@ -14,6 +14,7 @@ from autotune.brief import brief
 from autotune.measure.noise import Noise
 from autotune.result import MeasureResult
 from autotune.tuner.budget import Budget, StopReason, TaskStop
+from autotune.tuner.outlook import Outlook
 from autotune.tuner.task import TuningTask
 from autotune.tuner.totals import Totals
 
@@ -36,7 +37,10 @@ class TaskProgress:
 @brief
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """Tuning begins, after `n_replayed` trials of the log were taken over."""
+    """Tuning begins, after `n_replayed` trials of the log were taken over.
+
+    `outlook`: what it can bring at most, where that is known.
+    """
 
     run_id: str
     tasks: tuple[TaskProgress, ...]
@@ -44,6 +48,7 @@ class SessionStarted:
     n_replayed: int
     elapsed_s: float
     totals: Totals
+    outlook: Outlook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,8 @@ def _plain(value: Any) -> Any:
             return {"status": status.value, "latency_s": value.latency_s, "error": error}
         case Totals():
             return asdict(value)
+        case Outlook():
+            return asdict(value) | {"left": value.left}
         case Noise():
             return value.to_json()
         case Budget(trials=trials, time_s=time_s):

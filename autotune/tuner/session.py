@@ -36,6 +36,7 @@ from autotune.tuner.events import (
     TaskSelected,
 )
 from autotune.tuner.ledger import Default, Ledger
+from autotune.tuner.outlook import Outlook, outlook
 from autotune.tuner.protocols import CandidateMeasurer, LearnedModel, Policy, Sink
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.task import TuningTask
@@ -72,6 +73,7 @@ class Session:
     others disturbed, for the end of the log. `finals`: at the end, measure the best few of every
     task again before one of them is declared the winner. `networks`: where the model may become one
     of several, the tasks of each with their weights in it; else `tasks` are those of the only one.
+    `estimates`: seconds that the default programs of tasks are expected to take, by key.
     """
 
     run: Run
@@ -90,6 +92,7 @@ class Session:
     finals: bool = True
     noise: Callable[[], dict[str, object]] = dict
     networks: Sequence[Sequence[TuningTask]] = ()
+    estimates: Callable[[Sequence[TuningTask]], Mapping[str, float]] = lambda tasks: {}
     ledger: Ledger = field(default_factory=Ledger)
     _policies: dict[str, Policy] = field(default_factory=dict)
     _defaults: dict[str, Candidate | None] = field(default_factory=dict)
@@ -166,7 +169,16 @@ class Session:
             n_replayed=self.ledger.n_trials,
             elapsed_s=self.elapsed_s(),
             totals=self._totals(),
+            outlook=self._outlook(),
         )
+
+    def _outlook(self) -> Outlook | None:
+        untuned_s = {task.key: self.ledger.times(task.key).untuned_s for task in self.tasks}
+        known_s = {key: s for key, s in untuned_s.items() if s is not None}
+        begin = self.clock()
+        expected_s = self.estimates([task for task in self.tasks if task.key not in known_s])
+        self.ledger.seconds.search += self.clock() - begin
+        return outlook(self.networks or (self.tasks,), {**expected_s, **known_s})
 
     def _totals(self) -> Totals:
         times = {task.key: self.ledger.times(task.key) for task in self.tasks}

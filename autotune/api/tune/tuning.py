@@ -40,6 +40,7 @@ from autotune.measure.measurer import measurer_of
 from autotune.measure.memory_plan import plan_memory, private_bytes
 from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
+from autotune.measure.parallel_map import parallel_map
 from autotune.measure.peak import Peaks
 from autotune.measure.program_device import program_device
 from autotune.measure.protocols import Device
@@ -66,6 +67,7 @@ from autotune.tuner import (
     Session,
     TuningTask,
     bound_s,
+    clock_scale,
     dots_of,
 )
 from autotune.tuner.bound import bytes_read
@@ -104,6 +106,8 @@ class Tuning:
         peaks = self._device.peaks(self._options.evict, dots)
         self._rules = (*rules, *rules_of(self._config.rules))
         self._tasks = tuning_tasks(log, peaks, self._rules)
+        self._clock_scale = clock_scale(header.target, header.n_threads, peaks)
+        self._defaults: dict[str, Candidate | None] = {}
         # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
         # seconds as soon as anything else runs on the machine
         self._ranker = Ranker(self._config.seed)
@@ -141,10 +145,9 @@ class Tuning:
             return SketchPolicy(task.dag, target, n_threads, ranker, rng, elites, rules)
 
         def default(task: TuningTask) -> Candidate | None:
-            target, limit = header.target, config.task_error
-            with suppress(NoValidSchedule):
-                return default_candidate(task.dag, target, header.n_threads, limit)
-            return None
+            if task.key not in self._defaults:
+                self._choose_defaults([task])
+            return self._defaults[task.key]
 
         return Session(
             run=Run(header.run_id, header.target.key, header.n_threads),
@@ -159,8 +162,32 @@ class Tuning:
             stop=self._stop,
             batch=config.batch,
             default=default,
+            estimates=self._estimates,
             first=self.warm.first,
         )
+
+    def _estimates(self, tasks: Sequence[TuningTask]) -> dict[str, float]:
+        """Seconds that default programs are expected to take at the clock of this machine."""
+        self._choose_defaults([task for task in tasks if task.key not in self._defaults])
+        found = ((key, default.predicted_s) for key, default in self._defaults.items() if default)
+        return {key: self._clock_scale * seconds for key, seconds in found if seconds}
+
+    def _choose_defaults(self, tasks: Sequence[TuningTask]) -> None:
+        choose = partial(
+            _default,
+            target=self._header.target,
+            n_threads=self._header.n_threads,
+            max_error=self._config.task_error,
+        )
+        found = parallel_map(choose, [task.dag for task in tasks])
+        self._defaults |= {task.key: one for task, one in zip(tasks, found, strict=True)}
+
+
+def _default(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) -> Candidate | None:
+    """The program that a task has without tuning; None where it has none."""
+    with suppress(NoValidSchedule):
+        return default_candidate(dag, target, n_threads, max_error)
+    return None
 
 
 def new_header(
