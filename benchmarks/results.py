@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import conformance_page, contention_page
+from benchmarks import conformance_page, contention_page, store_page
 from benchmarks.tables import geometric_mean, markdown
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
@@ -58,6 +58,13 @@ def pages(folder: Path) -> dict[str, str]:
             "A busy machine",
             contention_page.INTRO,
             contention_page.tables(read_rows(folder / "contention.csv")),
+        ),
+        "store.md": _page(
+            "A store of records",
+            store_page.INTRO,
+            store_page.tables(
+                read_rows(folder / "store.csv"), read_rows(folder / "store_rankers.csv")
+            ),
         ),
         "../conformance.md": _conformance(folder),
     }
@@ -324,6 +331,7 @@ below 1 we are faster.
 * [Exported libraries](exported.md) beside ONNX Runtime's C library: size, start, memory
 * [Several shapes](shapes.md) in one artifact, beside ONNX Runtime and OpenVINO with dynamic shapes
 * [Search](search.md): how soon the search finds good programs
+* [A store of records](store.md): how many trials one of other networks, or of another CPU, saves
 """
 
 _OPERATORS = """

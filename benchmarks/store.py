@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 
 import click
@@ -43,7 +42,7 @@ AFTER = (4, 8, 16, 24, 32, 48, 64)
 """Trials of a task after which its choice is told."""
 WITHIN = 1.05
 OTHER_CPU = "x86-64-v3"
-NETWORKS = ("resnet18", "mobilenet_v2", "squeezenet", "shufflenet", "inception_v1")
+NETWORKS = ("resnet18", "resnet50", "mobilenet_v2", "squeezenet", "inception_v1")
 _LEAST = 8
 """Measurements of a task that a ranker is judged on."""
 
@@ -90,8 +89,8 @@ class Plan:
 @click.command()
 @click.option("--machine", required=True, help="Its letter in docs/results.")
 @click.option("--networks", default=",".join(NETWORKS), show_default=True)
-@click.option("--tasks", "n_tasks", type=COUNT, default=6, show_default=True)
-@click.option("--trials-per-task", type=COUNT, default=24, show_default=True)
+@click.option("--tasks", "n_tasks", type=COUNT, default=8, show_default=True)
+@click.option("--trials-per-task", type=COUNT, default=16, show_default=True)
 @click.option("--threads", type=COUNT, default=1, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("logs/store"))
@@ -229,18 +228,15 @@ def choices(
     records: Sequence[MeasureRecord], pooled: Mapping[tuple[str, str], float]
 ) -> list[float]:
     """After each trial of a task, the seconds of the program that was the fastest so far."""
-    trials = [r for r in records if not r.final]
-
-    def faster(best: MeasureRecord | None, new: MeasureRecord) -> MeasureRecord | None:
-        if new.result.latency_s is None:
-            return best
-        if best is None or new.result.latency_s < (best.result.latency_s or float("inf")):
-            return new
-        return best
-
-    best = list(accumulate(trials, faster, initial=None))[1:]
-    unknown = float("inf")
-    return [pooled.get((r.workload, r.steps_json), unknown) if r else unknown for r in best]
+    found: list[float] = []
+    fastest_s, chosen_s = float("inf"), float("inf")
+    for record in records:
+        latency_s = record.result.latency_s
+        if latency_s is not None and latency_s < fastest_s and not record.final:
+            fastest_s = latency_s
+            chosen_s = pooled.get((record.workload, record.steps_json), float("inf"))
+        found += [] if record.final else [chosen_s]
+    return found
 
 
 def trials_within(ratios: Sequence[float]) -> int:
