@@ -49,7 +49,7 @@ class MeasureResult:
     the status is OK or INACCURATE. `error` is the full text of the failure. `max_error`:
     largest absolute difference from the float64 oracle over the largest oracle value.
     `peaks`: FMA peak (fed from L1) in flops per second right after each of `times_s`, where that
-    was asked for.
+    was asked for. `device`: the name of the machine, where it is one of several.
     """
 
     status: MeasureStatus
@@ -59,6 +59,7 @@ class MeasureResult:
     error: ErrorText = ""
     max_error: AnyFloat | None = None
     peaks: Annotated[tuple[float, ...], LEFT_OUT] = ()
+    device: Annotated[str, LEFT_OUT] = ""
 
     @property
     def ok(self) -> bool:

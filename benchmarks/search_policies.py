@@ -7,8 +7,9 @@ different policies compare at equal numbers of trials, and nothing stops before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import lightgbm as lgb
 import numpy as np
@@ -219,10 +220,13 @@ RANKERS: dict[str, type[Ranker]] = {
 class InTurns(Scheduler):
     """Every task gets as many batches as any other, until nothing is left of it."""
 
-    def next(self) -> TaskState | None:
-        """The open task with the fewest trials."""
-        left = [s for s in self.states.values() if self.stopped(s) is None]
-        return min(left, key=lambda s: s.n_trials, default=None)
+    def next(
+        self, in_flight: Mapping[str, int] = MappingProxyType({}), without: Collection[str] = ()
+    ) -> TaskState | None:
+        """The open task with the fewest trials, those in flight included."""
+        open_states = (s for key, s in self.states.items() if key not in without)
+        left = [s for s in open_states if self.stopped(s) is None]
+        return min(left, key=lambda s: s.n_trials + in_flight.get(s.task.key, 0), default=None)
 
     def after(self, state: TaskState) -> TaskState | None:
         """The open one with the fewest trials of the others."""

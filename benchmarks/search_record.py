@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from autotune.api.bindings import Variant
-from autotune.api.tune.session import local_target
+from autotune.api.tune.machines import local_target
 from autotune.api.tune.tuning import measure_options, network_workloads, new_header
 from autotune.config import TuneConfig
 from autotune.measure.build import build_program

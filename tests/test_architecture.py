@@ -68,6 +68,8 @@ THIRD_PARTY_HOMES = {
     "onnx": {"graph", "cli", "network"},
     "onnxruntime": {"network", "cli"},
     "openvino": {"network", "cli"},
+    "dask": {"measure"},
+    "distributed": {"measure"},
     "llvmlite": {"codegen", "target", "measure", "network", "cli"},
 }
 RUNTIME_DEPENDENCIES = {

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as tuned]")
 @source_options
 @target_option(
-    "CPU to compile for: a name, a file of `autotune target`, or 'log', that of the log.  [native]",
+    "CPU to compile for: a name, a file of `autotune target`, or of the log 'log' or a key.  "
+    "[native]",
     "log",
 )
 @runner_option
@@ -173,12 +174,13 @@ def _workload(request: CompileRequest, arguments: str | None, log_path: Path | N
 
     model: Any = request.model
     target: Target | str | None = request.target
-    if request.target == "log" and log_path is not None:
-        header = read_log(log_path).headers[-1:]
-        target = header[0].target if header else None
+    known = read_log(log_path) if log_path is not None else None
+    if known is not None and known.headers:
+        target = {"log": known.header.target, **known.targets}.get(request.target or "", target)
     if model is not None or arguments is not None or log_path is None:
         return read_workload(model, arguments, request.threads or 0, target)
-    log = read_log(log_path)
+    assert known is not None
+    log = known
     if not log.headers or parse_source(log.header.model_path) is None:
         return None
     path, key, threads = log.header.model_path, log.header.model_hash, log.header.n_threads

@@ -36,9 +36,12 @@ def _stage(value: str) -> tuple[str, str]:
 @click.argument("log_path", metavar="LOG", type=FILE)
 @click.option("--task", required=True, help="Id as `autotune tasks` prints it, or part of a key.")
 @click.option("--stage", type=Parsed("stage", _stage), help="Print this stage, nothing else.")
+@click.option("--target", help="Key of a CPU, of those in the log.  [this one, else the first]")
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @debug_option
-def command(log_path: Path, task: str, stage: tuple[str, str] | None, verify: bool) -> None:
+def command(
+    log_path: Path, task: str, stage: tuple[str, str] | None, target: str | None, verify: bool
+) -> None:
     """Show the best program of a task in LOG.
 
     Without --stage: what was measured, the computation, and the loops. Stages: te (what is
@@ -53,21 +56,35 @@ def command(log_path: Path, task: str, stage: tuple[str, str] | None, verify: bo
     log = log.within(log.max_error)
     key = find_task(log, task)
     dag = _dag(log, key)
-    records = [r for r in log.records if r.workload == key]
+    cpu = _cpu(log, target)
+    records = [r for r in log.records if r.workload == key and cpu in (None, r.target_key)]
     best = min(
         best_records(records).values(), key=lambda r: r.result.latency_s or 0.0, default=None
     )
-    target, steps = _program(log, dag, best)
+    machine, steps = _program(log, dag, best)
     if verify:
         from autotune.loopir.lower import lower
 
         lower(dag, steps, verify=True)
     if stage is not None:
-        put(_text(stage, dag, steps, target).rstrip("\n"))
+        put(_text(stage, dag, steps, machine).rstrip("\n"))
         return
     put(_overview(log, key, records, best))
     for name in ("te", "schedule"):
-        put(f"\n# {name}\n{STAGES[name](dag, steps, target)}")
+        put(f"\n# {name}\n{STAGES[name](dag, steps, machine)}")
+
+
+def _cpu(log: Log, asked: str | None) -> str | None:
+    """The key of the CPU to explain for; None where the log is of one alone."""
+    keys = list(log.targets)
+    if asked is not None and asked not in keys:
+        raise UsageError(f"the log is not of '{asked}'", f"it is of {', '.join(keys)}")
+    if asked is not None or len(keys) < 2:
+        return asked
+    from autotune.target import host_target
+
+    host = host_target().key
+    return host if host in keys else keys[0]
 
 
 def _text(stage: tuple[str, str], dag: ComputeDAG, steps: Steps, target: Target) -> str:

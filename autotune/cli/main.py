@@ -28,6 +28,7 @@ _COMMANDS = {
     "bench": "Measure the latency of a compiled model.",
     "tasks": "List the tuning tasks of a model.",
     "target": "Describe a CPU: this one, or one by its name.",
+    "worker": "Let sessions on other machines measure on this one, or on a board beside it.",
     "export": "Write a compiled model as a library of C.",
     "measure": "Measure a schedule of your own beside the best of a log.",
     "store": "List, merge, prune and verify a store of records.",

@@ -26,7 +26,7 @@ def command(schedule: str, log_path: Path, task: str, style: str) -> None:
     measure. The outputs are compared with an oracle first. Nothing is written to the log.
     """
     from autotune.api.te.measuring import measure_in_turns, schedule_of
-    from autotune.api.tune.session import local_target
+    from autotune.api.tune.machines import local_target
     from autotune.config import TuneConfig
     from autotune.records import best_for, read_log
 

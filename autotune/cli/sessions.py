@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from autotune.api.tune.session import OpenSession
+from autotune.api.tune.several import SeveralTunings
 from autotune.api.tune.tune_result import require_valid
 from autotune.api.tune.tuning import Tuning
 from autotune.cli.console import say, say_note
@@ -20,7 +20,7 @@ from autotune.cli.signals import ENDS, end_now, exit_code, handled
 from autotune.display.lines import summary_lines
 from autotune.display.renderers import Plain, Renderer, table_on_stderr
 from autotune.errors import ExitCode
-from autotune.tuner import NoiseNoticed, SessionFinished, StopReason
+from autotune.tuner import NoiseNoticed, SessionFinished, StopReason, of_target
 
 
 @dataclass(slots=True)
@@ -73,30 +73,37 @@ def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
     return Plain(say)
 
 
-def _show(tuning: Tuning, renderer: Renderer) -> SessionFinished:
-    finished: Any = None
+def _show(tuning: Tuning | SeveralTunings, renderer: Renderer) -> dict[str, SessionFinished]:
+    """The last event of each run, by the key of its CPU; "" where there is one run."""
+    finished: dict[str, SessionFinished] = {}
     with renderer, closing(tuning.events()) as events:
         for event in events:
             renderer.show(event)
-            if isinstance(event, NoiseNoticed):
-                say_note(str(event.noise))
-            finished = event
-    assert isinstance(finished, SessionFinished)
+            target, own = of_target(event)
+            if isinstance(own, NoiseNoticed):
+                say_note(str(own.noise))
+            if isinstance(own, SessionFinished):
+                finished[target] = own
     return finished
 
 
-def _conclude(finished: SessionFinished, path: Path, stop: StopFlag, quiet: bool) -> int:
+def _conclude(found: dict[str, SessionFinished], path: Path, stop: StopFlag, quiet: bool) -> int:
+    for target, finished in found.items():
+        if not quiet:
+            for line in [*([f"{target}:"] if target else []), *summary_lines(finished)]:
+                say(line)
+        if finished.untried:
+            n = len(finished.untried)
+            say_note(f"{n} tasks were not reached; compile takes their default")
     if not quiet:
-        for line in summary_lines(finished):
-            say(line)
         say(f"log: {path}")
-    if finished.untried:
-        say_note(f"{len(finished.untried)} tasks were not reached; compile takes their default")
-    if finished.reason is StopReason.INTERRUPTED:
+    if any(finished.reason is StopReason.INTERRUPTED for finished in found.values()):
         number = stop.number or signal.SIGINT
         say(f"{ENDS[signal.Signals(number)]}; go on with: autotune resume {path}")
         return exit_code(number)
-    require_valid(finished, path)
-    if not quiet:
-        say(f"next: autotune compile --log {path}")
+    for finished in found.values():
+        require_valid(finished, path)
+    for target in () if quiet else found:
+        chosen = f" --target {target}" if target else ""
+        say(f"next: autotune compile --log {path}{chosen}")
     return ExitCode.OK

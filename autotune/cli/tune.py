@@ -81,7 +81,8 @@ def command(
 
     request = TuneRequest(model, "", **options)
     settings = resolved(request)
-    task = read_workload(model, arguments, settings.config.threads)
+    n_threads = 0 if settings.config.runner else settings.config.threads
+    task = read_workload(model, arguments, n_threads)
     log_path = log_path or default_log(task.name if task else model_path(model).stem)
     place = None if dry_run else log_path
     if task is not None:

@@ -118,6 +118,7 @@ _NAMES = {
     "split": "split",
     "store": "store",
     "target": "target",
+    "threads": "threads",
     "warm_start": "warm-start",
 }
 """Arguments that messages name, and their options."""

@@ -104,6 +104,7 @@ def status_lines(view: View, elapsed_s: float) -> list[str]:
         f"  ·  {view.n_trials} trials{failure_text(view)}",
         _work_text(view),
         *([outlook_text(view.outlook)] if view.outlook else ()),
+        *([_device_text(view)] if view.devices else []),
     ]
 
 
@@ -125,6 +126,13 @@ def _work_text(view: View) -> str:
     row = view.rows[view.current]
     doing = "finalists measured again: task" if view.is_final else "measuring task"
     return f"{doing} {row.id}, {row.task.label}"
+
+
+def _device_text(view: View) -> str:
+    """`2 devices: board-1 120 trials, board-2 96`."""
+    n = len(view.devices)
+    counts = ", ".join(f"{name} {n_trials}" for name, n_trials in view.devices.items())
+    return f"{n} {'device' if n == 1 else 'devices'}, trials: {counts}"
 
 
 def total_text(view: View) -> str:
@@ -152,10 +160,12 @@ def batch_line(view: View, event: BatchMeasured) -> str:
     """A batch in one line."""
     row = view.rows[event.task]
     failed = _failures(event.results)
+    devices = sorted({r.device for r in event.results} - {""})
+    on = f"  on {', '.join(devices)}" if devices else ""
     return (
         f"{format_duration(event.elapsed_s):>7}  {event.session_trials:>6} trials  "
         f"task {row.id:<3} {format_seconds(row.best_s):>9}  {row.gflops_text:>7} GFLOPS  "
-        f"total {total_text(view)}{failed}"
+        f"total {total_text(view)}{failed}{on}"
     )
 
 

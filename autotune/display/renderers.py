@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -12,7 +13,14 @@ from rich.live import Live
 
 from autotune.display.lines import batch_line, display, more_text, outlook_text, task_table
 from autotune.display.view import View
-from autotune.tuner import BatchMeasured, Event, FinalistsMeasured, SessionStarted
+from autotune.tuner import (
+    BatchMeasured,
+    DevicesChanged,
+    Event,
+    FinalistsMeasured,
+    SessionStarted,
+    of_target,
+)
 from autotune.units import format_duration
 
 
@@ -34,19 +42,24 @@ class Plain(Renderer):
     """One line per batch, given to `write`: for pipes, files and CI."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
-        self.view = View()
+        self._views: defaultdict[str, View] = defaultdict(View)
         self._write = write
 
     def show(self, event: Event) -> None:
         """One line for the outlook, a batch and the finals, none for other events."""
-        was_final = self.view.is_final
-        self.view.apply(event)
+        target, event = of_target(event)
+        view, of = self._views[target], f"{target}: " if target else ""
+        was_final = view.is_final
+        view.apply(event)
         if isinstance(event, SessionStarted) and event.outlook is not None:
-            self._write(outlook_text(event.outlook))
+            self._write(of + outlook_text(event.outlook))
         elif isinstance(event, BatchMeasured):
-            self._write(batch_line(self.view, event))
+            self._write(of + batch_line(view, event))
         elif isinstance(event, FinalistsMeasured) and not was_final:
-            self._write(f"{format_duration(event.elapsed_s):>7}  measuring the finalists again")
+            at = format_duration(event.elapsed_s)
+            self._write(f"{of}{at:>7}  measuring the finalists again")
+        elif isinstance(event, DevicesChanged):
+            self._write(f"{of}devices: {', '.join(event.devices) or 'none'}")
 
 
 class LiveTable(Renderer):

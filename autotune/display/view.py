@@ -9,6 +9,7 @@ from autotune.result import MeasureStatus
 from autotune.tuner import (
     BatchMeasured,
     Budget,
+    DevicesChanged,
     Event,
     FinalistsMeasured,
     Outlook,
@@ -59,6 +60,9 @@ class View:
     is_final: bool = False
     is_stopping: bool = False
     statuses: Counter[MeasureStatus] = field(default_factory=Counter)
+    devices: dict[str, int] = field(default_factory=dict)
+    """Trials of each device that measures now, of a fleet."""
+    _on_device: Counter[str] = field(default_factory=Counter)
 
     def apply(self, event: Event) -> None:
         """Take one event into account."""
@@ -76,6 +80,8 @@ class View:
                 self.current = task
             case BatchMeasured():
                 self._batch(event)
+            case DevicesChanged(devices=names):
+                self.devices = {name: self._on_device[name] for name in names}
             case TaskFinished(task=task, reason=reason):
                 self.rows[task].finished = stop_text(reason)
             case FinalistsMeasured(task=task, best_s=best_s):
@@ -89,6 +95,8 @@ class View:
         self.elapsed_s, self.n_trials = event.elapsed_s, event.session_trials
         self.totals = event.totals
         self.statuses.update(r.status for r in event.results)
+        self._on_device.update(r.device for r in event.results)
+        self.devices = {name: self._on_device[name] for name in self.devices}
 
     def left_text(self, elapsed_s: float) -> str:
         """Remaining budget."""

@@ -19,6 +19,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 MAGIC, VERSION = b"ATMP", 1
@@ -119,6 +120,25 @@ class Channel:
         if left_s is not None and left_s <= 0:
             left_s = 1e-6  # bytes that have arrived are read
         self._stream.settimeout(left_s)
+
+
+def packed(message: Message) -> bytes:
+    """A whole frame as bytes, for a transport of its own. Raises ValueError as `json.dumps`."""
+    return b"".join(map(bytes, _parts(message)))
+
+
+def unpacked(data: bytes) -> Message:
+    """Inverse of `packed`. Raises ProtocolError for bytes that are no frame."""
+    try:
+        magic, version, n_blobs, n_json = _HEAD.unpack_from(data)
+        lengths = struct.unpack_from(f"<{n_blobs}Q", data, _HEAD.size)
+    except struct.error as error:
+        raise ProtocolError("not a whole frame") from error
+    begins = list(accumulate((n_json, *lengths), initial=_HEAD.size + _LENGTH.size * n_blobs))
+    if (magic, version) != (MAGIC, VERSION) or begins[-1] != len(data):
+        raise ProtocolError(f"not a frame of version {VERSION}")
+    text, *blobs = (data[begin:end] for begin, end in pairwise(begins))
+    return _message(text, [bytearray(blob) for blob in blobs])
 
 
 def _parts(message: Message) -> list[Any]:

@@ -3,12 +3,13 @@
     with measurer_of(LocalDevice(target, n_threads), options) as measurer:
         results = measurer.measure(dag, [steps, …])      # one status each, nothing is raised
 
-Nothing is built while a program runs. Processes start with the first use and are kept.
+Nothing is built while a program runs on the same machine. Processes start with the first use and
+are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from types import TracebackType
@@ -32,6 +33,9 @@ class Measurer:
 
     A context manager: leaving it ends all processes. For one thread of the session at a time.
     """
+
+    n_slots = 1
+    devices: tuple[str, ...] = ()
 
     def __init__(self, builder: Builder, runner: Runner) -> None:
         self._builder, self._runner = builder, runner
@@ -64,6 +68,10 @@ class Measurer:
     def pids(self) -> list[int]:
         """Ids of the running builders and, last, of the run worker."""
         return self._builder.pids + self._runner.pids
+
+    def first_done(self, batches: Sequence[Iterable[MeasureResult]]) -> int | None:
+        """The first: it is measured when it is iterated."""
+        return 0
 
     def measure(
         self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None

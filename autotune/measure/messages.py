@@ -7,6 +7,7 @@
 | `prepare` | `task`, `dag`, `expected` (arrays, null: unknown) | the arrays | `prepared` |
 | `hold` | `task`, `program`, `first` | machine code | `result` |
 | `time` | `best_s`, `rounds` | | `results`, or `result` for all |
+| `batch` | `dag`, `programs`, `time`, `options` | machine code of each | `results` |
 | `ready` | `pid` | | |
 | `failed` | `text` | | |
 | `built` | `status`, `program` or null, `build_s`, `error` | machine code | |
@@ -30,6 +31,7 @@ from autotune.codec import Coded, Holds, from_json, to_json
 from autotune.loopir.codec import program_from_json, program_to_json
 from autotune.measure.build import BuiltProgram
 from autotune.measure.frames import Message, ProtocolError
+from autotune.measure.options import MeasureOptions
 from autotune.result import ErrorText, MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_from_json, steps_to_json
 from autotune.te.codec import DagField
@@ -122,6 +124,16 @@ class Time:
     rounds: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Programs of a task to be checked and timed in turns, with all that a runner has to know."""
+
+    dag: DagField
+    programs: tuple[_Program, ...]
+    time: Time
+    options: MeasureOptions
+
+
 _Timed: TypeAlias = Annotated[
     MeasureResult, Holds(lambda result: all(result.times_s), "of times above zero")
 ]
@@ -142,7 +154,7 @@ class _Results:
 
 
 RunRequest: TypeAlias = Prepare | Hold | Time
-Request: TypeAlias = BuildRequest | RunRequest
+Request: TypeAlias = BuildRequest | RunRequest | Batch
 Reply: TypeAlias = BuildResult | Prepared | MeasureResult | list[MeasureResult]
 Item: TypeAlias = Request | Reply
 
@@ -171,6 +183,8 @@ def _blobs_of(item: Any) -> list[Any]:
             return [array.reshape(-1).view(np.uint8) for array in whole]
         case Hold(program=built) | BuildResult(program=built):
             return [built.code] if built else []
+        case Batch(programs=programs):
+            return [built.code for built in programs]
     return []
 
 
@@ -187,6 +201,10 @@ def _whole(item: Any, message: Message) -> Any:
         ):
             (code,) = message.blobs
             return replace(item, program=BuiltProgram(bytes(code), head))
+        case Batch(programs=programs):
+            coded = zip(programs, message.blobs, strict=True)
+            whole = tuple(BuiltProgram(bytes(code), built.program) for built, code in coded)
+            return replace(item, programs=whole)
     return item
 
 
@@ -195,6 +213,7 @@ _RECORDS: dict[str, Any] = {
     "prepare": Prepare,
     "hold": Hold,
     "time": Time,
+    "batch": Batch,
     "built": _Built,
     "prepared": Prepared,
     "result": _Timed,

@@ -50,7 +50,20 @@ class Builder(Protocol):
 
 
 class Runner(Protocol):
-    """One machine that checks and times programs. Only one of its programs runs at any time."""
+    """A machine, or several equal ones, that checks and times programs, one at a time on each.
+
+    `run` may be called in so many threads at a time as `n_slots` says.
+    """
+
+    @property
+    def n_slots(self) -> int:
+        """Batches that keep it busy; 1: one, and nothing may be built meanwhile (`Measurer`)."""
+        ...
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Names of its machines, where it has several."""
+        ...
 
     @property
     def pids(self) -> list[int]:
@@ -102,5 +115,5 @@ class Device(Protocol):
         ...
 
     def runner(self, options: MeasureOptions) -> Runner:
-        """The only runner of the machine while it is open."""
+        """The only runner of the machine while it is open, unless others can take turns."""
         ...

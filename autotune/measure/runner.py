@@ -47,6 +47,9 @@ _MAX_ELEMENT_BYTES = 8
 class LocalRunner:
     """Checks and times programs in a worker process of this machine: see `run_worker.setup`."""
 
+    n_slots = 1
+    devices: Sequence[str] = ()
+
     def __init__(self, setup: Setup, options: MeasureOptions) -> None:
         self._options = options
         self._worker = Child(setup, options.start_timeout_s)

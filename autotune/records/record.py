@@ -212,6 +212,15 @@ class Log:
         return self.headers[0]
 
     @property
+    def targets(self) -> dict[str, Target]:
+        """The CPUs that it was measured on, by key: several where a fleet has several kinds."""
+        return {header.target.key: header.target for header in self.headers}
+
+    def header_of(self, target_key: str) -> Header:
+        """The first header of a run over this CPU; that of the log where there is none."""
+        return next((h for h in self.headers if h.target.key == target_key), self.header)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The config of the last run over the tasks that the log was started for."""
         runs = [h for h in self.headers if h.tasks == self.header.tasks]
@@ -223,6 +232,23 @@ class Log:
         limit = self.settings.get("max_error") if self.headers else None
         is_known = isinstance(limit, int | float)
         return TuneConfig.from_json(self.settings).task_error if is_known else None
+
+    def by_machine(self) -> list[Log]:
+        """The parts of the log that are of one kind of CPU and one number of threads each.
+
+        Runs over other tasks than those that the log was started for are in none.
+        """
+        kinds: dict[tuple[str, int], list[Header]] = {}
+        for header in self.headers:
+            if header.tasks == self.header.tasks:
+                kinds.setdefault((header.target.key, header.n_threads), []).append(header)
+        return [self if len(kinds) == 1 else self._part(*kind) for kind in kinds.items()]
+
+    def _part(self, machine: tuple[str, int], headers: list[Header]) -> Log:
+        runs = {header.run_id for header in headers}
+        records = (r for r in self.records if (r.target_key, r.n_threads) == machine)
+        ends = (end for end in self.ends if end.run_id in runs)
+        return replace(self, headers=tuple(headers), records=tuple(records), ends=tuple(ends))
 
     def within(self, max_error: float | None) -> Log:
         """The same log, its records judged by another limit on errors (None: as they were)."""

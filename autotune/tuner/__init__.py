@@ -6,9 +6,11 @@ from autotune.tuner.bound import arithmetic_s, bound_s, dots_of
 from autotune.tuner.budget import Budget, Spent, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
+    DevicesChanged,
     Event,
     FinalistsMeasured,
     NoiseNoticed,
+    OfTarget,
     SessionFinished,
     SessionStarted,
     TaskFinished,
@@ -16,6 +18,7 @@ from autotune.tuner.events import (
     TaskProgress,
     TaskSelected,
     event_to_json,
+    of_target,
 )
 from autotune.tuner.outlook import Outlook, clock_scale, outlook
 from autotune.tuner.protocols import CandidateMeasurer, LearnedModel, Policy, Sink
@@ -29,10 +32,12 @@ __all__ = [
     "BatchMeasured",
     "Budget",
     "CandidateMeasurer",
+    "DevicesChanged",
     "Event",
     "FinalistsMeasured",
     "LearnedModel",
     "NoiseNoticed",
+    "OfTarget",
     "Outlook",
     "Policy",
     "ReplayMeasurer",
@@ -59,6 +64,7 @@ __all__ = [
     "dots_of",
     "event_to_json",
     "fastest",
+    "of_target",
     "outlook",
     "spent",
     "totals",

@@ -111,6 +111,13 @@ class NoiseNoticed:
     noise: Noise
 
 
+@dataclass(frozen=True, slots=True)
+class DevicesChanged:
+    """Names of the devices of a fleet that measure now; told at first and at every change."""
+
+    devices: tuple[str, ...]
+
+
 @brief
 @dataclass(frozen=True, slots=True)
 class SessionFinished:
@@ -134,6 +141,14 @@ class SessionFinished:
     n_remeasured: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class OfTarget:
+    """An event of one of several runs at a time: that over the CPU with the key `target`."""
+
+    target: str
+    event: Event
+
+
 Event: TypeAlias = (
     SessionStarted
     | TaskSelected
@@ -142,12 +157,24 @@ Event: TypeAlias = (
     | TaskFinished
     | FinalistsMeasured
     | NoiseNoticed
+    | DevicesChanged
     | SessionFinished
+    | OfTarget
 )
 
 
+def of_target(event: Event) -> tuple[str, Event]:
+    """The key of the CPU that an event is of, "" where there is one alone, and the event."""
+    return (event.target, event.event) if isinstance(event, OfTarget) else ("", event)
+
+
 def event_to_json(event: Event) -> dict[str, Any]:
-    """Named fields and `"event": "batch_measured"`; tasks by key, results by status and latency."""
+    """Named fields and `"event": "batch_measured"`; tasks by key, results by status and latency.
+
+    An event of one of several CPUs has the field `target` besides.
+    """
+    if isinstance(event, OfTarget):
+        return event_to_json(event.event) | {"target": event.target}
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
     return {"event": name} | {f.name: _plain(getattr(event, f.name)) for f in fields(event)}
 
@@ -167,7 +194,8 @@ def _plain(value: Any) -> Any:
                 "stop": value.stop,
             }
         case MeasureResult(status=status, error=error):
-            return {"status": status.value, "latency_s": value.latency_s, "error": error}
+            found = {"status": status.value, "latency_s": value.latency_s, "error": error}
+            return found | ({"device": value.device} if value.device else {})
         case Totals():
             return asdict(value)
         case Outlook():

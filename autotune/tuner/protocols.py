@@ -25,7 +25,23 @@ class Policy(Protocol):
 
 
 class CandidateMeasurer(Protocol):
-    """Builds, checks and times candidates. A failed one has a status; nothing is raised for it."""
+    """Builds, checks and times candidates. A failed one has a status; nothing is raised for it.
+
+    With one slot, a batch is measured while its results are iterated. With several, batches begin
+    when they are given, and `first_done` tells whose results are there.
+    """
+
+    @property
+    def n_slots(self) -> int:
+        """Batches that it can have at a time; may change as machines come and go."""
+        ...
+
+    def first_done(self, batches: Sequence[Iterable[MeasureResult]]) -> int | None:
+        """Index of one whose results are there; None after a moment in which there was none.
+
+        Raises WorkerError where the machine cannot be reached.
+        """
+        ...
 
     @property
     def waited_s(self) -> float:
@@ -48,7 +64,7 @@ class CandidateMeasurer(Protocol):
 
     def measure_interleaved(
         self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
-    ) -> Sequence[MeasureResult]:
+    ) -> Iterable[MeasureResult]:
         """Time finalists in turns, `rounds` repeats each."""
         ...
 

@@ -14,9 +14,14 @@ class ReplayMeasurer:
     """Answers with the recorded result of a schedule; a run error for one never recorded."""
 
     waited_s = 0.0
+    n_slots = 1
 
     def __init__(self, records: Iterable[MeasureRecord]) -> None:
         self._results = {(r.workload, r.steps_json): r.result for r in records}
+
+    def first_done(self, batches: Sequence[Iterable[MeasureResult]]) -> int | None:
+        """The first: it is answered when it is iterated."""
+        return 0
 
     def stream(
         self,

@@ -12,8 +12,9 @@ has caught up, so it gets fewer trials, and none once it is clearly beaten.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from autotune.result import MeasureResult
 from autotune.te.products import precision_of
@@ -30,6 +31,7 @@ _INVALID_BATCHES = 4  # batches without any valid program after which a task is 
 _CONVERGED = 4  # times the patience without gain: the task is finished for good
 _BEATEN = 1.1  # an alternative so many times slower than the other is given up …
 _BEATEN_BATCHES = 3  # … after so many batches of every task of both
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 _PEER_HEADROOM = 2.0  # Ansor's beta: no task is expected to beat its best peer's rate by more
 
 
@@ -99,12 +101,17 @@ class Scheduler:
         self._batch = batch
         self._patience = patience
 
-    def next(self) -> TaskState | None:
+    def next(
+        self, in_flight: Mapping[str, int] = _NOTHING, without: Collection[str] = ()
+    ) -> TaskState | None:
         """The task to work on; None when every task has stopped.
 
-        Every task gets its first batch before any gets its second, the heaviest first.
+        Every task gets its first batch before any gets its second, the heaviest first. A task is
+        expected to gain the less, the more of its candidates are `in_flight`, by key. `without`:
+        tasks that have nothing more to try for now.
         """
-        return self._best_of([s for s in self.states.values() if self.stopped(s) is None])
+        states = (s for key, s in self.states.items() if key not in without)
+        return self._best_of([s for s in states if self.stopped(s) is None], in_flight)
 
     def after(self, state: TaskState) -> TaskState | None:
         """The task to work on after a batch of `state` that is being measured; None: undecided.
@@ -117,11 +124,18 @@ class Scheduler:
             return found
         return found if self.gain_s(found) >= _WORTH_IT * self.gain_s(state) else None
 
-    def _best_of(self, open_states: list[TaskState]) -> TaskState | None:
-        untouched = [s for s in open_states if s.n_trials == 0]
+    def _best_of(
+        self, open_states: list[TaskState], in_flight: Mapping[str, int] = _NOTHING
+    ) -> TaskState | None:
+        n_batches = {key: n / self._batch for key, n in in_flight.items()}
+        untouched = [s for s in open_states if not s.n_trials and s.task.key not in n_batches]
         if untouched:
             return max(untouched, key=lambda s: s.task.weight * s.task.flops)
-        return max(open_states, key=self.gain_s, default=None)
+
+        def gain_s(state: TaskState) -> float:
+            return self.gain_s(state) / (1.0 + n_batches.get(state.task.key, 0.0))
+
+        return max(open_states, key=gain_s, default=None)
 
     def observe(self, key: str, results: Iterable[MeasureResult]) -> None:
         """Take measurements of a task into account."""

@@ -3,7 +3,8 @@
     propose -> measure -> journal -> observe
 
 While the candidates of one task are built, those of the next are proposed, so that search uses
-cores that would be idle.
+cores that would be idle. A measurer with several slots has a batch in each of them: what is
+proposed then does not know the results of those in flight.
 
 A resumed session replays the records of its log through the same `observe`, and so continues in
 the state in which it was killed: nothing is measured twice, and the budget goes on.
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from typing import TypeAlias
 
 from autotune.errors import AutotuneError
@@ -51,6 +54,22 @@ _DEFAULT_MARGIN = 1.3  # the default program may be further away: nothing slower
 
 
 _Choice: TypeAlias = tuple[TaskState | None, list[Candidate]]
+_Turns: TypeAlias = Generator[Event | None, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Candidates of a task that a slot of the measurer has; `results` come as it is iterated."""
+
+    state: TaskState
+    candidates: Sequence[Candidate]
+    results: Iterable[MeasureResult]
+    begun_s: float
+
+    @property
+    def key(self) -> str:
+        """Of the task."""
+        return self.state.task.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +93,7 @@ class Session:
     task again before one of them is declared the winner. `networks`: where the model may become one
     of several, the tasks of each with their weights in it; else `tasks` are those of the only one.
     `estimates`: seconds that the default programs of tasks are expected to take, by key.
+    `numbers`: of records, where several sessions write one log.
     """
 
     run: Run
@@ -93,11 +113,13 @@ class Session:
     noise: Callable[[], dict[str, object]] = dict
     networks: Sequence[Sequence[TuningTask]] = ()
     estimates: Callable[[Sequence[TuningTask]], Mapping[str, float]] = lambda tasks: {}
+    numbers: Iterator[int] | None = None
     ledger: Ledger = field(default_factory=Ledger)
     _policies: dict[str, Policy] = field(default_factory=dict)
     _defaults: dict[str, Candidate | None] = field(default_factory=dict)
     _n_remeasured: int = 0
     _ahead: _Choice | None = None
+    _flying: list[_Batch] = field(default_factory=list)
     _before_s: float = 0.0
     _started_s: float | None = None
 
@@ -131,6 +153,11 @@ class Session:
 
         KeyboardInterrupt and errors go through, after the end of the run is in the log.
         """
+        with closing(self.turns()) as turns:
+            yield from (event for event in turns if event is not None)
+
+    def turns(self) -> _Turns:
+        """`events`, and None whenever nothing is measured yet: then another session may go on."""
         self._started_s = self.clock()
         reason = StopReason.FAILED
         try:
@@ -184,8 +211,20 @@ class Session:
         times = {task.key: self.ledger.times(task.key) for task in self.tasks}
         return fastest(self.networks or (self.tasks,), times)
 
-    def _search(self) -> Generator[Event, None, StopReason]:
+    def _search(self) -> Generator[Event | None, None, StopReason]:
         while True:
+            reason = yield from self._fill()
+            if not self._flying:
+                return reason or StopReason.CONVERGED
+            batch = yield from self._next_done()
+            if batch is None:
+                return StopReason.INTERRUPTED
+            yield from self._round(batch)
+            yield from self._finished(batch.state)
+
+    def _fill(self) -> Generator[Event, None, StopReason | None]:
+        """Begin batches until every slot has one; the reason where no more can begin."""
+        while len(self._flying) < self.measurer.n_slots:
             reason = self._stop_reason()
             if reason is not None:
                 return reason
@@ -196,20 +235,61 @@ class Session:
                 return StopReason.EXHAUSTED if spent else StopReason.CONVERGED
             yield TaskSelected(state.task.key, self.scheduler.gain_s(state))
             if candidates:
-                yield from self._round(state, candidates)
+                self._flying.append(self._begin(state, candidates))
             else:
                 self.scheduler.exhaust(state.task.key)
-            stop = self.scheduler.stopped(state)
-            if stop is not None:
-                yield TaskFinished(state.task.key, state.best_s, stop)
+                yield from self._finished(state)
+        return None
+
+    def _finished(self, state: TaskState) -> Iterator[Event]:
+        stop = self.scheduler.stopped(state)
+        if stop is not None:
+            yield TaskFinished(state.task.key, state.best_s, stop)
+
+    def _begin(self, state: TaskState, candidates: list[Candidate]) -> _Batch:
+        """Give a batch to the measurer; with one slot it is measured when it is iterated."""
+        begin = self.clock()
+        steps = [c.steps for c in candidates]
+        is_alone = self.measurer.n_slots == 1
+        ahead = partial(self._look_ahead, state, len(candidates)) if is_alone else None
+        results = self.measurer.stream(state.task.dag, steps, state.best_s, ahead)
+        return _Batch(state, candidates, results, begin)
+
+    def _next_done(self) -> Generator[None, None, _Batch | None]:
+        """The batch whose results come next; None where an end is asked for before they come."""
+        begin = self.clock()
+        found: int | None = 0
+        while self.measurer.n_slots > 1:
+            found = self.measurer.first_done([b.results for b in self._flying])
+            if found is not None or self.stop():
+                break
+            yield None
+        self.ledger.seconds.measure += self.clock() - begin
+        return None if found is None else self._flying.pop(found)
 
     def _choose(self) -> _Choice:
-        """The task to work on, and new candidates of it."""
+        """The task to work on, and new candidates of it.
+
+        A task whose batches in flight are all that there is to try is passed over.
+        """
         begin = self.clock()
-        state = self.scheduler.next()
-        candidates = self._ask(state) if state else []
+        flying = self._in_flight()
+        passed: set[str] = set()
+        while True:
+            state = self.scheduler.next(flying, passed)
+            candidates = self._ask(state, flying.total()) if state else []
+            if state is None or candidates or not flying[state.task.key]:
+                break
+            passed.add(state.task.key)
         self.ledger.seconds.search += self.clock() - begin
         return state, candidates
+
+    def _in_flight(self) -> Counter[str]:
+        """Candidates that are being measured, by task."""
+        found = Counter[str]()
+        for batch in self._flying:
+            found[batch.key] += len(batch.candidates)
+        return found
 
     def _look_ahead(self, state: TaskState, n_building: int) -> None:
         """Choose the next task, while the builders work on candidates of `state`."""
@@ -219,7 +299,8 @@ class Session:
     def _stop_reason(self) -> StopReason | None:
         if self.stop():
             return StopReason.INTERRUPTED
-        return self._search_budget().reached(self.ledger.n_trials, self.elapsed_s())
+        n_trials = self.ledger.n_trials + self._in_flight().total()
+        return self._search_budget().reached(n_trials, self.elapsed_s())
 
     def _search_budget(self) -> Budget:
         if self.budget.time_s is None or not self.finals:
@@ -236,8 +317,9 @@ class Session:
         )
         before_all = (*self._default(state.task), *self.first.get(state.task.key, ()))
         found = self._unmeasured(state, before_all)
+        n_known = self._in_flight()[state.task.key]
         for _ in range(_MAX_ASKS if len(found) < n else 0):
-            proposed = self._policy(state.task).propose(n)
+            proposed = self._policy(state.task).propose(n + n_known)
             fresh = self._unmeasured(state, proposed)
             found |= fresh
             if fresh or not proposed:
@@ -255,14 +337,16 @@ class Session:
         return [candidate] if candidate else []
 
     def _unmeasured(self, state: TaskState, some: Sequence[Candidate]) -> dict[str, Candidate]:
-        """Candidates by the text of their steps, without those that have been measured."""
+        """Candidates by the text of their steps, without those that were or are being measured."""
+        key = state.task.key
+        flying = {c.steps_json for b in self._flying if b.key == key for c in b.candidates}
         texts = [(c.steps_json, c) for c in some]
-        return {t: c for t, c in texts if not self.ledger.has(state.task.key, t)}
+        return {t: c for t, c in texts if t not in flying and not self.ledger.has(key, t)}
 
-    def _round(self, state: TaskState, candidates: Sequence[Candidate]) -> Iterator[Event]:
-        before = state.best_s
-        results = self._measure(state, candidates)
-        self._learn(state, list(zip(candidates, results, strict=False)))
+    def _round(self, batch: _Batch) -> Iterator[Event]:
+        state, before = batch.state, batch.state.best_s
+        results = self._measure(batch)
+        self._learn(state, list(zip(batch.candidates, results, strict=False)))
         yield BatchMeasured(
             task=state.task.key,
             results=tuple(results),
@@ -275,16 +359,16 @@ class Session:
         if state.best_s is not None and state.best_s != before:
             yield TaskImproved(state.task.key, before, state.best_s)
 
-    def _measure(self, state: TaskState, candidates: Sequence[Candidate]) -> list[MeasureResult]:
+    def _measure(self, batch: _Batch) -> list[MeasureResult]:
         """Measure; every result is appended to the log before it is observed or shown."""
+        is_alone = self.measurer.n_slots == 1
         begin, waited_s = self.clock(), self.measurer.waited_s
-        steps = [c.steps for c in candidates]
+        begin = batch.begun_s if is_alone else begin
         results: list[MeasureResult] = []
-        ahead = partial(self._look_ahead, state, len(candidates))
-        for result in self.measurer.stream(state.task.dag, steps, state.best_s, ahead):
-            self._write(state.task, candidates[len(results)], result)
+        for result in batch.results:
+            self._write(batch.state.task, batch.candidates[len(results)], result)
             results.append(result)
-            if self._stop_reason() is not None:  # no need to run built candidates
+            if is_alone and self._stop_reason() is not None:  # no need to run built candidates
                 break
         self.sink.sync()
         searched_s = self.measurer.waited_s - waited_s
@@ -299,7 +383,7 @@ class Session:
         is_default = default is not None and default.steps_json == candidate.steps_json
         record = MeasureRecord(
             run_id=self.run.run_id,
-            sequence=self.ledger.next_sequence,
+            sequence=self._next_number(),
             workload=task.key,
             target_key=self.run.target_key,
             n_threads=self.run.n_threads,
@@ -313,6 +397,11 @@ class Session:
         self.sink.append([record])
         self.ledger.add([record], live=True)
 
+    def _next_number(self) -> int:
+        if self.numbers is None:
+            self.numbers = count(self.ledger.next_sequence)
+        return next(self.numbers)
+
     def _learn(
         self, state: TaskState, pairs: Sequence[tuple[MeasuredSchedule, MeasureResult]]
     ) -> None:
@@ -321,17 +410,31 @@ class Session:
         self._policy(state.task).observe(pairs)
         self.ledger.seconds.search += self.clock() - begin
 
-    def _measure_finals(self) -> Iterator[Event]:
+    def _measure_finals(self) -> _Turns:
         """Measure the finalists of every task against each other, the weightiest task first."""
         states = [s for s in self.scheduler.states.values() if s.best_s is not None]
-        for state in sorted(states, key=lambda s: -s.task.weight * (s.best_s or 0.0)):
-            late = self.budget.time_s is not None and self.elapsed_s() >= self.budget.time_s
-            if late or self.stop():
+        waiting = iter(sorted(states, key=lambda s: -s.task.weight * (s.best_s or 0.0)))
+        while True:
+            self._fill_finals(waiting)
+            batch = (yield from self._next_done()) if self._flying else None
+            if batch is None:
                 break
+            yield self._measure_final(batch)
+        self.sink.sync()
+
+    def _fill_finals(self, waiting: Iterator[TaskState]) -> None:
+        """Begin batches of finalists until every slot has one, or time is up."""
+        while len(self._flying) < self.measurer.n_slots:
+            late = self.budget.time_s is not None and self.elapsed_s() >= self.budget.time_s
+            state = None if late or self.stop() else next(waiting, None)
+            if state is None:
+                return
             again = self._finalists(state)
             if len(again) > 1:
-                yield self._measure_final(state, again)
-        self.sink.sync()
+                begin = self.clock()
+                steps = [c.steps for c in again]
+                found = self.measurer.measure_interleaved(state.task.dag, steps, _FINAL_ROUNDS)
+                self._flying.append(_Batch(state, again, found, begin))
 
     def _finalists(self, state: TaskState) -> list[Candidate]:
         """The best few programs that are about as fast, and the default unless it is far slower."""
@@ -345,16 +448,15 @@ class Session:
                 found.append(Candidate(record.steps, record.sketch))
         return found
 
-    def _measure_final(self, state: TaskState, again: Sequence[Candidate]) -> FinalistsMeasured:
-        begin = self.clock()
-        steps = [c.steps for c in again]
-        results = self.measurer.measure_interleaved(state.task.dag, steps, _FINAL_ROUNDS)
-        for candidate, result in zip(again, results, strict=True):
-            self._write(state.task, candidate, result, final=True)
+    def _measure_final(self, batch: _Batch) -> FinalistsMeasured:
+        task = batch.state.task
+        begin = batch.begun_s if self.measurer.n_slots == 1 else self.clock()
+        for candidate, result in zip(batch.candidates, batch.results, strict=True):
+            self._write(task, candidate, result, final=True)
         self.ledger.seconds.measure += self.clock() - begin
         self._n_remeasured += 1
-        best_s = self.ledger.times(state.task.key).tuned_s
-        return FinalistsMeasured(state.task.key, best_s, self.elapsed_s(), self._totals())
+        best_s = self.ledger.times(task.key).tuned_s
+        return FinalistsMeasured(task.key, best_s, self.elapsed_s(), self._totals())
 
     def _policy(self, task: TuningTask) -> Policy:
         if task.key not in self._policies:

@@ -58,6 +58,8 @@ class FarBuilder:
 class FarRunner:
     """A machine on which the n-th program takes n seconds."""
 
+    n_slots = 1
+
     def __init__(self, events: list[str]) -> None:
         self.events, self.asked = events, list[Time]()
         self.pids = list[int]()

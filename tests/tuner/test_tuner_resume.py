@@ -26,6 +26,7 @@ class MadeUpMeasurer:
     """A latency for every schedule that has nothing to do with the machine; a few fail."""
 
     waited_s = 0.0
+    n_slots = 1
 
     def stream(
         self,

@@ -97,11 +97,17 @@ def plan(request: CompileRequest) -> CompilePlan:
     log = log.within(config.task_error)
     if not log.headers:
         raise LogMismatch(f"{request.log} has no header", "name a log that autotune has written")
-    header, name = log.header, request.target or "native"
-    target = header.target if name == "log" else _described(name, request.runner)
+    target = target_in(log, request.target or "native", request.runner)
+    header = log.header_of(target.key)
     request = _completed(request, log, config)
     n_threads = asked or header.n_threads
     return replace(_planned(request, config, target, n_threads, variants_of(header)), log=log)
+
+
+def target_in(log: Log, name: str, runner: str | None = None) -> Target:
+    """The target of a name, beside a log that may know it: "log", or the key of one of its CPUs."""
+    known = log.targets | {"log": log.header.target}
+    return known[name] if name in known else _described(name, runner)
 
 
 def _described(name: str, runner: str | None) -> Target:

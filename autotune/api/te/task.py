@@ -237,7 +237,7 @@ class Task:
 
     def _require_resumable(self, path: Path, settings: Mapping[str, Any]) -> None:
         self._require_own(path)
-        header = read_log(path).header
+        header = read_log(path).header_of(self.target.key)
         if (header.target.key, header.n_threads) != (self.target.key, self.threads):
             raise LogMismatch(
                 f"{path} is for {header.n_threads} threads of {header.target.cpu}, this task for "

@@ -4,12 +4,14 @@
                                                                    reopen(log) ──┴─► OpenSession
     OpenSession.start() ─► Tuning: peaks measured, earlier logs learnt
 
+A session has a run for each kind of CPU that it tunes for: one, or several in a fleet.
+
 The command line and the library both take these steps; the command line shows more of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -28,6 +30,8 @@ from autotune.api.compile.selection import require_same_machine
 from autotune.api.request import Note, ResumeRequest, Source, TuneRequest, never, silent
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note
+from autotune.api.tune.machines import TunedMachine, fleet_device, machines_of, with_machine
+from autotune.api.tune.several import SeveralTunings
 from autotune.api.tune.tuning import (
     Tuning,
     network_workloads,
@@ -40,17 +44,18 @@ from autotune.config import AUTO, Resolved, TuneConfig, plain_precision, resolve
 from autotune.errors import UsageError
 from autotune.files import paths_of
 from autotune.graph.network import Network
-from autotune.machine import read_limits, require_threads
+from autotune.machine import read_limits
+from autotune.measure.fleet import is_fleet
 from autotune.measure.memory_plan import private_bytes, require_memory
-from autotune.measure.program_device import program_device
 from autotune.measure.protocols import Device
 from autotune.network.compile.variants import unified
 from autotune.records import Header, Journal, Log, read_log, require_new_log
 from autotune.records.store import Where, absolute, store_to_read
 from autotune.search.partial import Rule
-from autotune.target import Target, is_of_file, parse_target, runs_here
+from autotune.target import Target, is_of_file
 from autotune.target.tiles import denial
 from autotune.tuner import Budget, spent
+from autotune.wording import arguments
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -61,12 +66,12 @@ class PreparedModel:
 
     `source`: what the header of the log names, "" for a network that was made in memory. `notes`:
     what a user should know of nodes that are not compiled. `others`: the networks in other
-    precisions, which are tuned as well.
+    precisions, which are tuned as well. `machines`: the kinds of CPU to tune for.
     """
 
     networks: tuple[Network, ...]
     config: TuneConfig
-    target: Target
+    machines: tuple[TunedMachine, ...]
     source: str = ""
     variants: tuple[Variant, ...] = (Variant({}),)
     notes: tuple[str, ...] = ()
@@ -76,6 +81,11 @@ class PreparedModel:
     def network(self) -> Network:
         """The first network."""
         return self.networks[0]
+
+    @property
+    def target(self) -> Target:
+        """The first CPU."""
+        return self.machines[0].target
 
 
 _WORDS = [f.name for f in fields(TuneConfig) if hasattr(TuneRequest, f.name)]
@@ -119,7 +129,8 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     `log` is where the session will be written: whether that is possible is checked before the model
     is read; None for a session that will not run. Raises UsageError, ModelError, OutputError.
     """
-    config, target = machine_of(config)
+    machines = _machines(config)
+    target = machines[0].target
     given: Any = source.model
     path = model_path(given)
     require_room(path, log)
@@ -129,7 +140,7 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     require_tunable(sources, path.name)
     notes = (*denial(), *sources.notes, *form_notes(plain_precision(config.precision), target))
     name = str(path.resolve())
-    prepared = PreparedModel(sources.wholes, config, target, name, bound.variants, notes)
+    prepared = PreparedModel(sources.wholes, config, machines, name, bound.variants, notes)
     if config.precision == AUTO and sources.cuts:
         prepared = replace(prepared, notes=(*prepared.notes, NOT_MIXED))
     elif config.precision == AUTO:
@@ -151,9 +162,21 @@ def prepare_network(
     network: Network, config: TuneConfig, log: Path | None = None, source: str = ""
 ) -> PreparedModel:
     """`prepare` for a network that was read or made already. Raises UsageError, OutputError."""
-    config, target = machine_of(config)
+    machines = _machines(config)
     require_room(Path(source), log)
-    return PreparedModel((network,), config, target, source, notes=denial())
+    return PreparedModel((network,), config, machines, source, notes=denial())
+
+
+def _machines(config: TuneConfig) -> tuple[TunedMachine, ...]:
+    """`machines_of`, where the settings permit several."""
+    machines = machines_of(config)
+    if len(machines) > 1 and config.precision == AUTO:
+        cpus = ", ".join(machine.target.key for machine in machines)
+        raise UsageError(
+            f"precision auto is for one kind of CPU, {config.runner} has {cpus}",
+            f"choose one: {arguments(target=machines[0].target.key)}",
+        )
+    return machines
 
 
 def require_room(model: Path, log: Path | None) -> None:
@@ -163,39 +186,36 @@ def require_room(model: Path, log: Path | None) -> None:
         require_memory(read_limits(), private_bytes(), model_bytes(model))
 
 
-def machine_of(config: TuneConfig) -> tuple[TuneConfig, Target]:
-    """The CPU to tune for, and the settings with a number of threads that it has.
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run of a session, over one kind of CPU. `log`: its entries so far, which are replayed."""
 
-    Raises UsageError for one that cannot be tuned for from here.
-    """
-    if config.runner:
-        target = parse_target(config.target)
-        device = program_device(config.runner, target, config.threads)
-        return replace(config, threads=device.n_threads), device.target
-    require_threads(config.threads or None)
-    return config, local_target(config.target)
-
-
-def local_target(name: str) -> Target:
-    """The target of a name, for code that runs here. Raises UsageError."""
-    target = parse_target(name)
-    if not runs_here(target):
-        raise UsageError(f"this CPU cannot run code for '{name}'", "leave `target` out")
-    return target
+    log: Log
+    header: Header
+    budget: Budget
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A log that is open for writing, and the plan of the session.
+    """A log that is open for writing, and the plan of the session: `runs`, one per kind of CPU.
 
-    `log`: its entries so far, which are replayed first. `notes`: for the user, of it.
+    `log`: all entries so far. `notes`: for the user, of it.
     """
 
     journal: Journal
     log: Log
-    header: Header
-    budget: Budget
+    runs: tuple[OpenRun, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def header(self) -> Header:
+        """Of the first run."""
+        return self.runs[0].header
+
+    @property
+    def budget(self) -> Budget:
+        """Of the first run."""
+        return self.runs[0].budget
 
     @property
     def config(self) -> TuneConfig:
@@ -208,9 +228,16 @@ class OpenSession:
         note: Note = silent,
         rules: Sequence[Rule] = (),
         device: Device | None = None,
-    ) -> Tuning:
+    ) -> Tuning | SeveralTunings:
         """Measure the peaks of the machine and learn from earlier logs; see `Tuning`."""
-        return Tuning(self.journal, self.log, self.header, self.budget, stop, note, rules, device)
+        found = [
+            Tuning(self.journal, run.log, run.header, run.budget, stop, note, rules, device)
+            for run in self.runs
+        ]
+        if len(found) == 1:
+            return found[0]
+        n_records = 1 + max((r.sequence for r in self.log.records), default=-1)
+        return SeveralTunings(found, note, n_records)
 
 
 @contextmanager
@@ -218,11 +245,18 @@ def create(prepared: PreparedModel, log: Path) -> Iterator[OpenSession]:
     """A session with a new log, which is open inside the block. Raises OutputError."""
     networks, config, others = prepared.networks, prepared.config, prepared.others
     source, variants = prepared.source, prepared.variants
-    header = new_header(networks, source, variants, prepared.target, config, others)
+    headers = []
+    for machine in prepared.machines:
+        own = with_machine(config, machine)
+        headers.append(new_header(networks, source, variants, machine.target, own, others))
     workloads = network_workloads([*networks, *(n for other in others for n in other)])
-    with Journal.create(log, header, workloads) as journal:
-        seen = Log(headers=(header,), workloads={w.key: w for w in workloads})
-        yield OpenSession(journal, seen, header, Budget(config.trials, config.time_s))
+    tasks = {w.key: w for w in workloads}
+    with Journal.create(log, headers[0], workloads) as journal:
+        if headers[1:]:
+            journal.append(headers[1:])
+        budget = Budget(config.trials, config.time_s)
+        runs = tuple(OpenRun(Log(headers=(h,), workloads=tasks), h, budget) for h in headers)
+        yield OpenSession(journal, Log(headers=tuple(headers), workloads=tasks), runs)
 
 
 @contextmanager
@@ -240,17 +274,42 @@ def reopen(request: ResumeRequest) -> Iterator[OpenSession]:
             paths_of(request.warm_start), TuneConfig.from_json(log.settings).warm_start
         )
         store = place_to_learn(request.store) if request.store else None
-        options = {"max_error": request.max_error, "warm_start": paths, "store": store}
-        header = next_header(log, options)
-        config = TuneConfig.from_json(header.config)
-        _, target = machine_of(replace(config, threads=header.n_threads))
-        require_same_machine(log.header, target)
-        budget = Budget(config.trials, config.time_s)
-        if request.trials is not None or request.time_s is not None:
-            budget = spent(log).plus(request.trials, request.time_s)
-        notes = (*denial(), *_notes(journal, header))
-        journal.append([header])
-        yield OpenSession(journal, log, header, budget, notes)
+        given = {"max_error": request.max_error, "warm_start": paths, "store": store}
+        parts, missing = _present(log)
+        runs = tuple(_next_run(part, given, request) for part in parts)
+        notes = (*denial(), *_notes(journal, runs[0].header), *missing)
+        journal.append([run.header for run in runs])
+        yield OpenSession(journal, log, runs, notes)
+
+
+def _next_run(log: Log, given: Mapping[str, Any], request: ResumeRequest) -> OpenRun:
+    """The run that goes on with the part of a log that is of one kind of CPU."""
+    header = next_header(log, given)
+    config = TuneConfig.from_json(header.config)
+    budget = Budget(config.trials, config.time_s)
+    if request.trials is not None or request.time_s is not None:
+        budget = spent(log).plus(request.trials, request.time_s)
+    return OpenRun(log, header, budget)
+
+
+def _present(log: Log) -> tuple[list[Log], list[str]]:
+    """The parts of a log whose machines are there, and notes of the others.
+
+    Raises LogMismatch where none is.
+    """
+    parts = log.by_machine()
+    config = TuneConfig.from_json(log.settings)
+    if not is_fleet(config.runner):
+        own = replace(config, threads=log.header.n_threads)
+        require_same_machine(log.header, machines_of(own)[0].target)
+        return parts[:1], []
+    there = {(m.target.key, m.n_threads) for m in machines_of(replace(config, threads=0))}
+    here = [p for p in parts if (p.header.target.key, p.header.n_threads) in there]
+    if not here:
+        fleet_device(config.runner, log.header.target, log.header.n_threads)  # tells what is there
+    away = [p.header for p in parts if p not in here]
+    notes = [f"no device of {h.target.key} with {h.n_threads} threads is there" for h in away]
+    return here, notes
 
 
 def _notes(journal: Journal, header: Header) -> Iterator[str]:

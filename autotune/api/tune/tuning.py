@@ -12,7 +12,7 @@ import importlib.metadata
 import platform
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ import numpy as np
 from autotune.api.bindings import Variant
 from autotune.api.request import Note, never, silent
 from autotune.api.rules import rules_of
+from autotune.api.tune.machines import device_of
 from autotune.api.tune.warm import warm_start
 from autotune.codec import to_json
 from autotune.config import TuneConfig
@@ -35,14 +36,13 @@ from autotune.graph.mixture import merged_weights, replaced
 from autotune.graph.network import Network
 from autotune.machine import Limits, read_limits
 from autotune.measure.build import build_program
-from autotune.measure.local import LocalDevice
-from autotune.measure.measurer import measurer_of
+from autotune.measure.measurer import Measurer
 from autotune.measure.memory_plan import plan_memory, private_bytes
 from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
 from autotune.measure.parallel_map import parallel_map
 from autotune.measure.peak import Peaks
-from autotune.measure.program_device import program_device
+from autotune.measure.pipeline import PipelinedMeasurer, measurer_for
 from autotune.measure.protocols import Device
 from autotune.measure.threads import default_threads
 from autotune.network.compile.aliasing import overwritable
@@ -60,11 +60,13 @@ from autotune.tuner import (
     BatchMeasured,
     Budget,
     CandidateMeasurer,
+    DevicesChanged,
     Event,
     NoiseNoticed,
     Run,
     Scheduler,
     Session,
+    SessionStarted,
     TuningTask,
     bound_s,
     clock_scale,
@@ -115,23 +117,34 @@ class Tuning:
         store = self._config.store
         self.warm = warm_start(paths, header, limit, log, self._ranker, note, store)
         """Warm start from earlier logs and from a store."""
+        self.numbers: Iterator[int] | None = None
+        """Numbers for records, where several write one log."""
+
+    @property
+    def target(self) -> Target:
+        """The CPU."""
+        return self._header.target
 
     def events(self) -> Generator[Event, None, None]:
         """Tune; the last event is SessionFinished. To stop early, close the iterator."""
+        with closing(self.turns()) as turns:
+            yield from (event for event in turns if event is not None)
+
+    def turns(self) -> Generator[Event | None, None, None]:
+        """`events`, and None whenever nothing is measured yet: then another may go on."""
         header = self._header
         build = partial(build_program, overwritten=header.overwritten, dense=header.dense)
-        with measurer_of(self._device, self._options, build) as measurer:
+        with measurer_for(self._device, self._options, build) as measurer:
             session = self._session(measurer)
             session.networks = networks_of(header, self._tasks)
+            session.numbers = self.numbers
             session.replay(self._log.within(self._config.task_error))
-            watch = NoiseWatch(read_usage)
-            session.noise = watch.to_json
-            with closing(session.events()) as events:  # the end is written while the log is open
-                for event in events:
+            observers = [_noises(session), _devices(measurer)]
+            with closing(session.turns()) as turns:  # the end is written while the log is open
+                for event in turns:
                     yield event
-                    noise = watch.look() if isinstance(event, BatchMeasured) else None
-                    if noise is not None:
-                        yield NoiseNoticed(noise)
+                    if isinstance(event, SessionStarted | BatchMeasured):
+                        yield from (told for look in observers if (told := look()) is not None)
         self._journal.check()
 
     def _session(self, measurer: CandidateMeasurer) -> Session:
@@ -188,6 +201,32 @@ def _default(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) 
     with suppress(NoValidSchedule):
         return default_candidate(dag, target, n_threads, max_error)
     return None
+
+
+def _noises(session: Session) -> Callable[[], Event | None]:
+    """What is to be told of co-tenants of this machine, where it is the one that is measured."""
+    if session.measurer.n_slots > 1:
+        return lambda: None
+    watch = NoiseWatch(read_usage)
+    session.noise = watch.to_json
+
+    def look() -> Event | None:
+        noise = watch.look()
+        return None if noise is None else NoiseNoticed(noise)
+
+    return look
+
+
+def _devices(measurer: Measurer | PipelinedMeasurer) -> Callable[[], Event | None]:
+    """What is to be told of the devices that are measured: their names, when they change."""
+    known: tuple[str, ...] = ()
+
+    def look() -> Event | None:
+        nonlocal known
+        before, known = known, measurer.devices
+        return DevicesChanged(known) if known != before else None
+
+    return look
 
 
 def new_header(
@@ -297,13 +336,6 @@ def versions() -> dict[str, str]:
     """Versions of everything that may change generated code or measurements."""
     found = {name: importlib.metadata.version(name) for name in _LIBRARIES}
     return {"autotune": __version__, "python": platform.python_version()} | found
-
-
-def device_of(header: Header, config: TuneConfig) -> Device:
-    """The machine that a session measures: this one, or what its runner reaches."""
-    if config.runner:
-        return program_device(config.runner, header.target, header.n_threads)
-    return LocalDevice(header.target, header.n_threads)
 
 
 def measure_options(

@@ -1,0 +1,98 @@
+"""⑦ The process of a worker of a fleet: joins the scheduler, and joins again when it was lost.
+
+Dask's nanny starts the worker (`fleet_worker`) in a process of its own and starts it again when it
+has died. Limits of memory are those of the runner's child; Dask's are off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import dask
+from distributed import Nanny
+
+from autotune.measure.fleet import fleet_address
+from autotune.measure.fleet_worker import DevicePlugin, kind_of
+from autotune.measure.local import LocalDevice
+from autotune.measure.program_device import ProgramDevice
+
+_CLOSE_S = 5.0
+_AGAIN_S = 2.0
+_CONFIG = {
+    "distributed.comm.timeouts.connect": "5s",
+    "distributed.nanny.environ": {},  # a child is measured in the environment of any session
+    "distributed.nanny.pre-spawn-environ": {},
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+}
+
+
+@dataclass(slots=True)
+class FleetServing:
+    """Serves `device` to the fleet at `runner` under `name`, until `stop`.
+
+    `note` is told when the fleet is joined, and when it is lost.
+    """
+
+    runner: str
+    device: LocalDevice | ProgramDevice
+    name: str
+    note: Callable[[str], None]
+    _loop: asyncio.AbstractEventLoop | None = None
+    _end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stop(self) -> None:
+        """Leave the fleet; from any thread or signal handler."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._end.set)
+
+    def run(self) -> None:
+        """Serve. Raises UsageError for what is no address."""
+        address = fleet_address(self.runner)
+        with dask.config.set(_CONFIG):
+            asyncio.run(self._serve(address))
+
+    async def _serve(self, address: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        while not self._end.is_set():
+            nanny = self._nanny(address)
+            try:
+                await nanny
+                self.note(f"{self.name} serves {self.runner}")
+                await self._until_lost(nanny)
+            except (OSError, TimeoutError, RuntimeError):
+                pass
+            finally:
+                with suppress(Exception):
+                    await nanny.close(timeout=_CLOSE_S)
+            if not self._end.is_set():
+                self.note(f"{self.runner} is away; trying again")
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._end.wait(), _AGAIN_S)
+
+    async def _until_lost(self, nanny: Nanny) -> None:
+        """Until the nanny has ended, or an end is asked for."""
+        ended = nanny.finished()  # type: ignore[no-untyped-call]
+        waiting = [asyncio.ensure_future(each) for each in (ended, self._end.wait())]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for each in waiting:
+            each.cancel()
+
+    def _nanny(self, address: str) -> Nanny:
+        """Starts one worker with the device, for one batch at a time."""
+        return Nanny(
+            address,
+            nthreads=1,
+            name=self.name,
+            memory_limit=0,
+            resources={kind_of(self.device): 1},
+            silence_logs=logging.CRITICAL + 1,
+            plugins=(DevicePlugin(self.device),),
+            dashboard=False,
+        )

@@ -1,0 +1,166 @@
+"""⑦ A worker of a fleet: one device that Dask gives one batch at a time.
+
+    scheduler ─ bytes ─► serve ─► DeviceServer ─► LocalRunner: a supervised child, or a command
+
+A session calls `serve`, a function of this installed package, with a frame (`frames`) and gets one
+back; nothing else of it is code. Crashes, hangs and time-outs are those of the runner's child, as
+on any machine, so the worker outlives them. The child ends when nothing has come for a while, so
+that a session leaves nothing behind, however it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import traceback
+from dataclasses import replace
+from typing import Any
+
+from distributed import Worker, WorkerPlugin, get_worker
+
+from autotune.errors import AutotuneError
+from autotune.machine import read_limits
+from autotune.measure.frames import VERSION, Message, packed, unpacked
+from autotune.measure.local import LocalDevice
+from autotune.measure.memory_plan import private_bytes
+from autotune.measure.messages import Batch, BuildResult, from_message, to_message
+from autotune.measure.options import MeasureOptions
+from autotune.measure.program_device import ProgramDevice
+from autotune.measure.protocols import Device
+from autotune.measure.runner import LocalRunner
+from autotune.result import MeasureResult, MeasureStatus
+from autotune.version import __version__
+
+PLUGIN = "autotune-device"
+_IDLE_S = 30.0
+"""The runner's child ends when nothing has come for so long."""
+
+
+def kind_of(device: Device) -> str:
+    """Kind of a device: batches for it run on any of the same kind. A resource of Dask."""
+    return f"autotune {__version__}.{VERSION} {device.target.key} {device.n_threads}"
+
+
+def serve(request: bytes) -> bytes:
+    """Answer one request of a session on the device of this worker; frames both."""
+    worker = get_worker()
+    plugin: Any = worker.plugins[PLUGIN]
+    reply = plugin.server.answer(unpacked(request))
+    fields = {**reply.fields, "device": str(worker.name)}
+    return packed(Message(reply.kind, fields, reply.blobs))
+
+
+def facts(dask_worker: Worker) -> str:
+    """What a session has to know of the device of a worker, as JSON; "" where it has none."""
+    plugin: Any = dask_worker.plugins.get(PLUGIN)
+    if plugin is None:
+        return ""
+    device: Device = plugin.device
+    return json.dumps(
+        {
+            "version": __version__,
+            "protocol": VERSION,
+            "name": str(dask_worker.name),
+            "kind": kind_of(device),
+            "target": device.target.to_json(),
+            "n_threads": device.n_threads,
+        }
+    )
+
+
+class DevicePlugin(WorkerPlugin):
+    """Gives a worker of Dask its device."""
+
+    name = PLUGIN
+
+    def __init__(self, device: LocalDevice | ProgramDevice) -> None:
+        self.device = device
+        self.server: DeviceServer | None = None
+
+    def setup(self, worker: Worker) -> None:
+        """The worker begins."""
+        self.server = DeviceServer(self.device)
+
+    def teardown(self, worker: Worker) -> None:
+        """The worker ends."""
+        if self.server is not None:
+            self.server.close()
+
+
+class DeviceServer:
+    """Answers requests about one device, one at a time."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._runner: Any = None
+        self._options: MeasureOptions | None = None
+        self._timer: threading.Timer | None = None
+
+    def answer(self, request: Message) -> Message:
+        """The reply; one of kind `failed` where nothing can be measured."""
+        with self._lock:
+            self._stop_timer()
+            try:
+                return self._answer(request)
+            except AutotuneError as error:
+                return Message("failed", {"text": error.message, "hint": error.hint})
+            except Exception:
+                return Message("failed", {"text": traceback.format_exc(), "hint": ""})
+            finally:
+                self._timer = threading.Timer(_IDLE_S, self.close)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close(self) -> None:
+        """End the child; a later request starts a new one."""
+        with self._lock:
+            self._stop_timer()
+            self._close_runner()
+
+    def _answer(self, request: Message) -> Message:
+        fields, device = request.fields, self._device
+        match request.kind:
+            case "peaks":
+                self._close_runner()  # nothing runs beside
+                forms = {form.name: form for form in device.target.isa.forms}
+                peaks = device.peaks(fields["evict"], [forms[name] for name in fields["dots"]])
+                rates = [[form.name, rate] for form, rate in peaks.dots]
+                return Message("peaks", {"rates": rates, **_numbers(peaks)})
+            case "cached":
+                self._close_runner()
+                stays = device.stays_cached(fields["n_bytes"], fields["flops"])
+                return Message("cached", {"stays": stays})
+            case _:
+                batch = from_message(request)
+                assert isinstance(batch, Batch)
+                return to_message(self._measured(batch))
+
+    def _measured(self, batch: Batch) -> list[MeasureResult]:
+        built = [BuildResult(MeasureStatus.OK, program) for program in batch.programs]
+        return list(self._runner_of(batch.options).run(batch.dag, built, batch.time))
+
+    def _runner_of(self, options: MeasureOptions) -> LocalRunner:
+        """A runner with these options, which may take the memory that this machine has."""
+        if self._options != options:
+            self._close_runner()
+            n_bytes = max(1, read_limits().memory_bytes - private_bytes())
+            self._runner = self._device.runner(replace(options, worker_bytes=n_bytes))
+            self._options = options
+        runner: LocalRunner = self._runner
+        return runner
+
+    def _close_runner(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+        self._runner = self._options = None
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+
+def _numbers(peaks: Any) -> dict[str, float]:
+    names = ("flops_per_s", "warm_bytes_per_s", "cold_bytes_per_s", "l1_bytes")
+    return {name: getattr(peaks, name) for name in names}

@@ -1,0 +1,311 @@
+"""One suite for whatever runs candidates: here, behind a command, in a fleet; and lost workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import measure_fakes as fakes
+import pytest
+
+from autotune.errors import MissingDependency
+from autotune.measure import fleet
+from autotune.measure.fleet import FleetDevice, VersionMismatch, fleet_devices
+from autotune.measure.frames import Message, ProtocolError, packed, unpacked
+from autotune.measure.local import LocalDevice
+from autotune.measure.messages import Batch
+from autotune.measure.pipeline import PipelinedMeasurer, measurer_for
+from autotune.measure.process import WorkerError
+from autotune.measure.program_device import program_device
+from autotune.measure.protocols import Device
+from autotune.records import read_log
+from autotune.result import MeasureStatus
+from tests.forking import Cli, in_process
+from tests.fuzz.farm import ARM, HERE, Farm, emulator, farm, problems_of, until
+
+pytest.importorskip("distributed")
+pytestmark = pytest.mark.slow
+S = MeasureStatus
+
+
+@pytest.fixture(scope="module")
+def two_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """A fleet of two devices of one kind."""
+    with farm(tmp_path_factory.mktemp("farm"), one=HERE, two=HERE) as found:
+        yield found
+
+
+@pytest.fixture(params=["here", "command", "fleet"])
+def device(request: pytest.FixtureRequest) -> Device:
+    match request.param:
+        case "here":
+            return LocalDevice(fakes.TARGET, 1)
+        case "command":
+            try:
+                return program_device("env", fakes.TARGET, 1)
+            except MissingDependency as error:
+                pytest.skip(str(error))
+        case _:
+            (found,) = fleet_devices(request.getfixturevalue("two_here").address)
+            return found
+
+
+def test_every_runner_gives_every_candidate_its_status(device: Device) -> None:
+    wanted = {
+        "good": S.OK,
+        "crash": S.RUN_CRASH,
+        "wrong": S.WRONG_ANSWER,
+        "bad_code": S.BUILD_ERROR,
+        "hang": S.RUN_TIMEOUT,
+        "too_far": S.WRONG_ANSWER,
+    }
+    steps = [fakes.does(what) for what in (*wanted, "good")]
+    with measurer_for(device, fakes.QUICK, fakes.build) as measurer:
+        dag = fakes.double_dag()
+        results = list(measurer.stream(dag, steps))
+        again = list(measurer.measure_interleaved(dag, steps[:1] * 2, rounds=7))
+    assert [r.status for r in results] == [*wanted.values(), S.OK]
+    assert all(r.latency_s and r.build_s and r.run_s for r in (results[0], results[-1]))
+    assert [len(r.times_s) for r in again] == [7, 7]
+    names = {r.device for r in results if r.status is not S.BUILD_ERROR}
+    assert names <= {"one", "two"} if isinstance(device, FleetDevice) else names == {""}
+
+
+def test_every_device_tells_its_peaks(device: Device) -> None:
+    peaks = device.peaks(evict=False)
+    assert peaks.flops_per_s > 0
+    assert peaks.l1_bytes == device.target.l1_bytes
+    assert device.stays_cached(1 << 10, 1 << 10)
+
+
+@pytest.mark.parametrize("blobs", [[], [b""], [b"code", b"", b"\0" * 5000]])
+def test_frames_survive_a_transport_of_bytes(blobs: list[bytes]) -> None:
+    sent = Message("batch", {"n": [1, 2.5, None]}, blobs, 7)
+    data = packed(sent)
+    found = unpacked(data)
+    assert (found.kind, found.fields, found.number) == (sent.kind, sent.fields, sent.number)
+    assert [bytes(blob) for blob in found.blobs] == blobs
+    for bad in (b"", data[:10], data[:-1], data + b"x", b"X" + data[1:]):
+        with pytest.raises(ProtocolError):
+            unpacked(bad)
+
+
+def test_both_devices_work_and_one_that_dies_loses_nothing(two_here: Farm) -> None:
+    (device,) = fleet_devices(two_here.address)
+    dag, steps = fakes.double_dag(), [fakes.does("good")] * 8
+    with measurer_for(device, fakes.QUICK, fakes.build) as measurer:
+        assert isinstance(measurer, PipelinedMeasurer)
+        assert measurer.n_slots > 2
+        batches = [measurer.stream(dag, steps) for _ in range(8)]
+        killed = _kill(two_here, "one", "spawn_main")
+        results = [list(batch) for batch in batches]
+    assert killed
+    assert all(r.status is S.OK for batch in results for r in batch)
+    assert {len({r.device for r in batch}) for batch in results} == {1}  # no batch is of both
+    assert {batch[0].device for batch in results} == {"one", "two"}
+    two_here.wait()
+
+
+def _kill(found: Farm, name: str, word: str) -> int:
+    commands = found.pids()
+    own = [p for p in found.below(name)[1:] if any(word in w for w in commands.get(p, []))]
+    for pid in own:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(own)
+
+
+def test_of_a_batch_that_ends_all_workers_the_culprit_is_found(
+    two_here: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distributed import KilledWorker
+
+    (device,) = fleet_devices(two_here.address)
+    runner = device.runner(fakes.QUICK)
+    dag = fakes.double_dag()
+    with measurer_for(LocalDevice(fakes.TARGET), fakes.QUICK, fakes.build) as local:
+        built = local._builder.build(dag, [fakes.does(w) for w in ("good", "crash", "good")])
+    culprit = built[1].program
+    assert culprit is not None
+    ask = fleet.Requests.ask
+
+    def killed(self: Any, request: Message) -> Message:
+        if culprit.code in [bytes(blob) for blob in request.blobs]:
+            raise KilledWorker("serve", None, 3)
+        return ask(self, request)
+
+    monkeypatch.setattr(fleet.Requests, "ask", killed)
+    results = list(runner.run(dag, built, fleet.Time()))
+    runner.close()
+    assert [r.status for r in results] == [S.OK, S.RUN_CRASH, S.OK]
+
+
+def test_workers_of_another_version_are_refused(
+    two_here: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "__version__", "9.9")
+    with pytest.raises(VersionMismatch, match=r"have autotune .*, this is 9\.9") as caught:
+        fleet_devices(two_here.address)
+    assert caught.value.exit_code == 4
+
+
+def test_a_device_that_is_gone_for_good_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "_LOST_S", 2.0)
+    with farm(tmp_path, one=HERE) as found:
+        (device,) = fleet_devices(found.address)
+        with measurer_for(device, fakes.QUICK, fakes.build) as measurer:
+            dag = fakes.double_dag()
+            first = list(measurer.stream(dag, [fakes.does("good")]))
+            found.workers["one"].kill()
+            lost = measurer.stream(dag, [fakes.does("good")])
+            with pytest.raises(WorkerError, match=r"no device is connected to dask://.* for 2 s"):
+                list(lost)
+        assert [r.status for r in first] == [S.OK]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("--runner", "dask://127.0.0.1:1"), 1, "no scheduler answers at dask://127.0.0.1:1"),
+        (("--runner", "dask://"), 2, "'dask://' is no address of a fleet"),
+        (("--runner", "dask://host:many"), 2, "is no address of a fleet"),
+        (("--runner", "FLEET", "--target", "znver3"), 2, "no device of FLEET is as --target"),
+        (("--runner", "FLEET", "--threads", "7"), 2, "no device of FLEET is as --target"),
+        (("--runner", "EMPTY"), 1, "no device is connected to EMPTY"),
+    ],
+)
+def test_a_fleet_that_is_not_there_is_one_line(
+    cli: Cli, two_here: Farm, tmp_path: Path, arguments: tuple[str, ...], code: int, text: str
+) -> None:
+    def run(empty: str) -> None:
+        places = {"FLEET": two_here.address, "EMPTY": empty}
+        words = [places.get(word, word) for word in arguments]
+        expected = text.replace("FLEET", two_here.address).replace("EMPTY", empty)
+        log = tmp_path / "log.jsonl"
+        done = cli("tune", f"{two_here.workload}:task", "--args", "8,8,8", "--log", log, *words)
+        assert (done.code, done.out) == (code, "")
+        assert expected in done.err
+        assert done.err.startswith("error: ")
+        assert done.err.count("\n") == 2
+        assert "hint: " in done.err
+        assert not log.exists()
+
+    if "EMPTY" in arguments:
+        with farm(tmp_path) as found:
+            run(found.address)
+    else:
+        run("")
+
+
+def test_a_worker_serves_one_machine(cli: Cli) -> None:
+    assert cli("worker", "ssh board").code == 2
+    assert cli("worker", "dask://127.0.0.1:1").code == 1
+
+
+def test_a_killed_session_goes_on_and_leaves_the_workers_clean(
+    two_here: Farm, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    source = ("tune", f"{two_here.workload}:task", "--args", "64,64,64", "--log", str(log))
+    session = two_here.tune(*source, "--runner", two_here.address, "--trials", "96")
+    until(lambda: _n_records(log) > 8, "there are records")
+    session.kill()
+    session.wait()
+    told = two_here.told()
+    session = two_here.tune("resume", str(log))
+    assert session.wait(120) == 0, (two_here.folder / "session.txt").read_text()
+    found = read_log(log)
+    assert sum(not r.final for r in found.records) == 96
+    assert problems_of(found, told + two_here.told()) == []
+    assert {r.result.device for r in found.records} == {"one", "two"}
+    other = log.with_name("elsewhere.jsonl")
+    header, *rest = log.read_text().splitlines()
+    data = json.loads(header)
+    data["target"]["l2_bytes"] += 1
+    other.write_text("\n".join([json.dumps(data), rest[0]]) + "\n")
+    done = in_process("resume", other)
+    assert done.code == 4
+    assert "no device of dask://" in done.err
+
+
+def _n_records(log: Path) -> int:
+    with suppress(FileNotFoundError):
+        return log.read_text().count('"type":"measure"')
+    return 0
+
+
+def test_an_interrupted_session_ends_at_once_and_says_how_to_go_on(
+    two_here: Farm, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    source = ("tune", f"{two_here.workload}:task", "--args", "96,64,64", "--log", str(log))
+    session = two_here.tune(*source, "--runner", two_here.address, "--time", "1h")
+    until(lambda: _n_records(log) > 4, "there are records")
+    session.send_signal(signal.SIGINT)
+    assert session.wait(30) == 130
+    assert "go on with: autotune resume" in (two_here.folder / "session.txt").read_text()
+    assert read_log(log).ends[-1].reason == "interrupted"
+
+
+@pytest.mark.skipif(emulator() is None, reason="qemu-aarch64-static is not installed")
+def test_two_kinds_of_devices_are_tuned_for_in_one_log(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    log = tmp_path / "log.jsonl"
+    with farm(tmp_path_factory.mktemp("farm"), here=HERE, arm=ARM) as found:
+        source = ("tune", f"{found.workload}:task", "--args", "16,16,16", "--log", str(log))
+        session = found.tune(*source, "--runner", found.address, "--trials", "16")
+        assert session.wait(300) == 0, (found.folder / "session.txt").read_text()
+        kept, told = read_log(log), found.told()
+    assert problems_of(kept, told) == []
+    assert len(kept.targets) == 2
+    assert {k: n for k, n in told.items() if k} == dict.fromkeys(kept.targets, 16)
+    by_device = Counter((r.result.device, r.target_key) for r in kept.records)
+    assert {device for device, _ in by_device} == {"here", "arm"}
+    arm = next(key for device, key in by_device if device == "arm")
+    best = tmp_path / "best.jsonl"
+    assert in_process("distill", log, "-o", best).code == 0
+    assert len(read_log(best).records) == 2
+    done = in_process("compile", "--log", best, "--target", arm, "-o", tmp_path / "arm.atn")
+    assert done.code == 0, done.err
+    done = in_process("explain", best, "--task", "0", "--target", arm)
+    assert arm in done.out
+    done = in_process("explain", best, "--task", "0")
+    assert arm not in done.out
+
+
+def test_a_batch_is_plain_bytes_and_comes_back_whole() -> None:
+    from autotune.measure.messages import from_message, to_message
+
+    with measurer_for(LocalDevice(fakes.TARGET), fakes.QUICK, fakes.build) as local:
+        dag = fakes.double_dag()
+        built = local._builder.build(dag, [fakes.does("good"), fakes.does("wrong")])
+    programs = tuple(b.program for b in built if b.program is not None)
+    batch = Batch(dag, programs, fleet.Time(1e-3), fakes.QUICK)
+    found = from_message(unpacked(packed(to_message(batch))))
+    assert isinstance(found, Batch)
+    assert (found.time, found.options) == (batch.time, batch.options)
+    assert [p.code for p in found.programs] == [p.code for p in programs]
+
+
+def test_the_child_of_a_worker_ends_when_it_idles(monkeypatch: pytest.MonkeyPatch) -> None:
+    from autotune.measure import fleet_worker
+    from autotune.measure.messages import to_message
+
+    monkeypatch.setattr(fleet_worker, "_IDLE_S", 0.2)
+    server = fleet_worker.DeviceServer(LocalDevice(fakes.TARGET))
+    with measurer_for(LocalDevice(fakes.TARGET), fakes.QUICK, fakes.build) as local:
+        dag = fakes.double_dag()
+        (built,) = local._builder.build(dag, [fakes.does("good")])
+    assert built.program is not None
+    reply = server.answer(to_message(Batch(dag, (built.program,), fleet.Time(), fakes.QUICK)))
+    assert reply.kind == "results"
+    until(lambda: server._runner is None, "the child ends", 30)
