@@ -269,7 +269,10 @@ class FunctionEmitter:
         if self.at.lanes is None or lane == 1:
             count = self.at.lanes[1] if self.at.lanes else 1
             where, align = self._address(stmt.tensor, self.at.expanded(form), kind)
-            self.b.store(self.broadcast(value, count), where, align)
+            value = self.broadcast(value, count)
+            if value.type.is_vector and not self.module.isa.keeps_order:
+                self.b.hold(value)
+            self.b.store(value, where, align)
             self.at.widths[stmt.tensor.name] = count
         elif lane == 0 and not value.type.is_vector:
             where, align = self._address(stmt.tensor, self.at.expanded(form), kind)

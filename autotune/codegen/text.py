@@ -181,6 +181,10 @@ class Module:
             kinds = ", ".join(a.text for a in arguments)
             self._globals[name] = f"declare {result} @{name}({kinds})"
 
+    def declare_any(self, name: str) -> None:
+        """Announce an external function of any arguments."""
+        self._globals[name] = f"declare void @{name}(...)"
+
     def define(self, name: str, function: str, others: Iterable[str] = ()) -> None:
         """Append the text of an internal function, once; `others`: that the text defines too."""
         if name not in self._defined:
@@ -389,6 +393,11 @@ class FunctionBuilder:
             return self._value(result, text)
         self._lines.append(f"  {text}")
         return undefined(VOID)
+
+    def hold(self, value: Value) -> None:
+        """Let LLVM compute `value` here, before what follows."""
+        self.module.declare_any("llvm.fake.use")
+        self._lines.append(f"  call void (...) @llvm.fake.use({value.type.text} {value.name})")
 
     def call_scalable(self, name: str, arguments: Sequence[Value]) -> Value:
         """Call an intrinsic on scalable vectors, of which vectors of fixed length are all; the

@@ -5,16 +5,22 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
 
-from autotune.codegen.compile import assemble
+import autotune
+from autotune import te
+from autotune.codegen.compile import assemble, assembly
 from autotune.codegen.link import Image, Part, link
 from autotune.codegen.wasm import LIBRARY, custom_section, placing_script
 from autotune.errors import CodegenError, MissingDependency
+from autotune.loopir.lower import lower
 from autotune.measure.peak import multiply_add_loop
+from autotune.schedule.steps import Split
+from autotune.search.defaults import default_steps
 from autotune.target import parse_target
 from tests.codegen.test_codegen_foreign import code
 from tests.node import run_script
@@ -59,6 +65,27 @@ def test_inner_loops_are_loads_and_relaxed_multiply_adds(name: str, tmp_path: Pa
         len(re.findall(r"i(32|64)\.(add|shl)", largest)),
     )
     assert n_scalar <= n_sums
+
+
+def _product() -> te.Tensor:
+    a, b = te.placeholder((64, 64), "a"), te.placeholder((64, 64), "b")
+    r = te.reduce_axis(64, "r")
+    product = te.compute((64, 64), lambda i, j: te.sum(a[i, r] * b[r, j], r), "product")
+    return te.compute((64, 64), lambda i, j: te.maximum(product[i, j], 0.0), "out")
+
+
+def test_sums_of_several_terms_stay_in_order() -> None:
+    """All terms of one sum before the next one would need the operands of all at once."""
+    dag = autotune.Task(_product, target="wasm32", threads=1).dag
+    steps = default_steps(dag, TARGET, 1)
+    unrolled = [
+        replace(step, factors=(4,)) if isinstance(step, Split) and step.iter == "r" else step
+        for step in steps
+    ]
+    assert unrolled != list(steps)
+    text = assembly(lower(dag, tuple(unrolled)), TARGET)
+    assert text.count("relaxed_madd") >= 4 * 8
+    assert not re.search(r"relaxed_madd\s+f32x4.relaxed_madd", text)
 
 
 def test_a_module_runs_where_it_is_placed() -> None:

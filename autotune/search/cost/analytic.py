@@ -38,9 +38,9 @@ EARLY_COST = 0.01
 CROWDED_CYCLES, CROWDED_REGISTERS = 1.0, 31
 """Cycles per unrolled term when at least so many registers are live: LLVM hoists loads and spills.
 A tile of 28 multiply-adds per term hides most of it; it was not observed with 16 registers."""
-HELD_CYCLES = 0.5
-"""Cycles per operand of several terms that is kept in memory, where all are loaded before the first
-sum (`Isa.keeps_order`): measured for products of 256 × 256 × 256 by Node 24."""
+HELD_CYCLES = 0.8
+"""Cycles per operand of a step that finds no register where the order is not kept (`Isa`): 0.55 to
+0.9 in products of 256 × 256 × 256 by Node 20 and 22; Node 24 keeps it."""
 GUARD_INSTRUCTIONS, LOOP_INSTRUCTIONS = 3.0, 2.0
 """Instructions of a conditional load (compare, select an address) and of a loop counter."""
 NARROW_GUARD_CYCLES = 2.0
@@ -122,8 +122,7 @@ def step_cycles(s: Statement, target: Target) -> Array:
     crowded = (s.accumulators + s.operands >= CROWDED_REGISTERS) & (s.chain > 1)
     spill = np.where(crowded, CROWDED_CYCLES * s.chain, 0.0)
     if not target.isa.keeps_order:
-        held = s.loads + s.accumulators - target.n_registers
-        spill = np.where(s.chain > 1, HELD_CYCLES * np.maximum(held, 0.0), 0.0)
+        spill = HELD_CYCLES * np.maximum(s.loads + s.accumulators - target.n_registers, 0.0)
     spill = spill + NARROW_GUARD_CYCLES * s.narrow_guards
     return busiest(arithmetic, loads, latency, begun / core.issue_width) + spill
 

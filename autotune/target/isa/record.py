@@ -132,8 +132,9 @@ class Isa:
     Linux' number of that system call, 0 where there are no threads. `multiply_add`: LLVM's name of
     the first of `forms`: "fma", or "fmuladd" where the product may be rounded. `offset_flags`: of
     LLVM's addresses behind others, where an access has a constant that is added without wrapping.
-    `has_lrint`: whether an instruction rounds float32 to int32. `keeps_order`: whether terms of
-    several sums are added in the order of the schedule, so that operands of one are needed at once.
+    `has_lrint`: whether an instruction rounds float32 to int32. `keeps_order`: whether what
+    makes the machine code leaves sums in the order of the schedule; else all operands of a step may
+    be loaded before its first sum.
     `avoided`: features that no code uses. `vscale`: 128 bits times as many are a scalable vector,
     whose length is then known; 0 without such. `is_scalable`: whether other CPUs with
     these features may have vectors of another length. `converts_float16`: whether instructions
