@@ -102,12 +102,6 @@ def command(
     with an interval; with --fail-above, the exit code says whether it is too slow.
 
     A model that was compiled for several shapes is measured at each of them.
-
-    \b
-    Examples:
-      autotune bench model.onnx --against onnxruntime
-      autotune bench model.atn --save base.json
-      autotune bench new.atn --compare base.json --fail-above 1.05
     """
     from autotune.api.compile.benching import bench
     from autotune.api.compile.gating import provenance, save_bench

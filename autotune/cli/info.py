@@ -29,11 +29,6 @@ def command(name: str | None, no_measure: bool, form: str) -> None:
     change for steadier timings.
 
     Attach it to a report of a fault, and to every figure that is compared with another.
-
-    \b
-    Examples:
-      autotune info
-      autotune info --no-measure --format json
     """
     from autotune.api.info import machine_info
     from autotune.target import parse_target

@@ -8,10 +8,12 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 import click
 
 from autotune.cli.console import STDOUT_HINT, Invocation, debug_option, put, say_error
+from autotune.cli.examples import examples_text
 from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.cli.wording import option
 from autotune.errors import AutotuneError, DynamicShape, ExitCode
@@ -47,14 +49,16 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"autotune.cli.{cmd_name}").command
+        command.epilog = examples_text(cmd_name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
-            known = ", ".join(_COMMANDS)
-            raise click.UsageError(f"there is no command '{args[0]}' (there are: {known})", ctx)
+            near = get_close_matches(args[0].lower(), _COMMANDS, n=1)
+            known = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_COMMANDS)}"
+            raise click.UsageError(f"there is no command '{args[0]}' ({known})", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
