@@ -119,6 +119,10 @@ def test_weights_are_a_section_of_the_module_or_a_file(tmp_path: Path) -> None:
         here = Model(autotune.compile(model, check=False, threads=1).artifact)
         assert_same(folder, here, random_inputs(here.artifact.inputs, 1))
         sizes.append(done.sizes["net.wasm"])
+        assert run_script('await import("./example.mjs")', folder).startswith("y Float32Array(4)")
+        types = {(folder / f"net{suffix}").read_text() for suffix in (".d.ts", ".d.mts")}
+        assert len(types) == 1
+        assert "  x: Input<Float32Array>;\n" in types.pop()
     assert sizes[0] - sizes[1] >= w.nbytes
     assert done.sizes["net.weights"] == WEIGHTS_HEADER + artifact.constants.nbytes
     path = tmp_path / "True" / "net.weights"

@@ -1,6 +1,6 @@
 """⑩ `export` for WebAssembly: an artifact as a module, with a script for browsers and Node.
 
-NAME.wasm  NAME.mjs  NAME.d.ts  example.mjs  README.md  [NAME.weights]
+NAME.wasm  NAME.mjs  NAME.d.mts  NAME.d.ts  example.mjs  README.md  [NAME.weights]
 
 The module is the artifact's image. Embedded weights are a section of it that engines pass over, and
 the script takes out.
@@ -110,7 +110,8 @@ _README = """\
 | file | |
 |---|---|
 | `{name}.wasm` | the code{embedded} |
-{weights}| `{name}.mjs`, `{name}.d.ts` | the interface, for browsers and Node |
+{weights}| `{name}.mjs` | the interface, for browsers and Node |
+| `{name}.d.mts`, `{name}.d.ts` | its types, for TypeScript and for other tools |
 | `example.mjs` | one inference on zeros: `node example.mjs` |
 
 {tensors}
@@ -195,7 +196,7 @@ def _texts(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
     weights = f"| `{name}.weights` | the weights |\n" if is_separate else ""
     return {
         f"{name}.mjs": "\n".join([head, placing, text_of("model.mjs")]),
-        f"{name}.d.ts": _TYPES.format(**known | fields),
+        **dict.fromkeys(_declarations(name), _TYPES.format(**known | fields)),
         "example.mjs": _EXAMPLE.format(name=name, inputs="".join(map(_zeros, interface.inputs))),
         "README.md": _README.format(
             **known,
@@ -205,6 +206,11 @@ def _texts(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
             or_weights=", weights" if is_separate else "",
         ),
     }
+
+
+def _declarations(name: str) -> tuple[str, str]:
+    """Files of types: TypeScript reads the second one of a `.mjs`, other tools the first."""
+    return f"{name}.d.ts", f"{name}.d.mts"
 
 
 def _key(tensor: Tensor) -> str:
