@@ -14,6 +14,7 @@ from autotune.codec import LEFT_OUT, AnyFloat, Coded, Holds, within
 _LEAST_NOISE = 0.002  # however calm the machine
 _FEW = 5  # repeats that say nothing of their spread
 _MAX_TEXT = 100_000
+_MOST_OF_LINE = 200
 
 
 def _end(text: str) -> str:
@@ -79,6 +80,12 @@ class MeasureResult:
             return _LEAST_NOISE
         deviation = 1.4826 * statistics.median(abs(t - median) for t in self.times_s)
         return max(_LEAST_NOISE, 1.2533 * deviation / math.sqrt(len(self.times_s)) / median)
+
+    @property
+    def last_line(self) -> str:
+        """The end of `error` in one line."""
+        lines = self.error.strip().splitlines()
+        return lines[-1][:_MOST_OF_LINE] if lines else "no message"
 
     def within(self, limit: float) -> MeasureResult:
         """The same measurement under a limit on `max_error`: OK up to it, INACCURATE beyond.

@@ -36,7 +36,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from autotune.cli.models import shape_text
 from autotune.cli.options import COUNT
 from autotune.graph.network import Network
 from autotune.measure.build import build_program
@@ -50,7 +49,7 @@ from autotune.schedule.steps import Steps
 from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.target import Target, parse_target
-from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
+from autotune.te.dag import Compute, ComputeDAG, compute, placeholder, shape_text
 from autotune.te.expr import Axis, Binary, Reduce, loads, mul
 from autotune.tuner import bound_s
 from benchmarks.direct import restrict, uses_winograd

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.console import columns, debug_option, put, say_note
-from autotune.cli.models import find_task, shape_text
+from autotune.cli.models import find_task
 from autotune.cli.options import FILE, Parsed
 from autotune.cli.stages import STAGES, loopir_text
 from autotune.errors import LogMismatch, UsageError
+from autotune.te.dag import shape_text
 from autotune.units import format_flops, format_seconds, gflops
 
 if TYPE_CHECKING:
@@ -131,12 +132,7 @@ def _overview(log: Log, key: str, records: list[MeasureRecord], best: MeasureRec
             ("sketch", f"{best.sketch} (record {best.sequence})"),
         ]
     errors = dict.fromkeys(
-        f"{r.result.status.value}: {_last_line(r)}" for r in records if not r.result.ok
+        f"{r.result.status.value}: {r.result.last_line}" for r in records if not r.result.ok
     )
     rows += [("failed", text) for text in list(errors)[:_N_ERRORS]]
     return columns(("", ""), rows).lstrip("\n")
-
-
-def _last_line(record: MeasureRecord) -> str:
-    lines = record.result.error.strip().splitlines()
-    return lines[-1][:200] if lines else "no message"

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from autotune.api.te.task import Task
     from autotune.records import Log
     from autotune.target import Target
-    from autotune.te.dag import ComputeDAG
 
 
 def read_workload(
@@ -42,19 +41,6 @@ def is_onnx(path: Path) -> bool:
 def say_random_weights(name: str) -> None:
     """Note that latencies and outputs are those of random weights."""
     say_note(random_weights_note(name))
-
-
-def shape_text(dag: ComputeDAG) -> str:
-    """Shapes of a task: `1x56x56x64 (3x3x64x64) -> 1x56x56x64`, constants in parentheses.
-
-    Vectors among the constants (bias, scale) are left out.
-    """
-    inputs = ["x".join(map(str, p.tensor.shape)) for p in dag.placeholders if not p.constant]
-    weights = [p.tensor.shape for p in dag.placeholders if p.constant]
-    big = ["x".join(map(str, s)) for s in weights if len(s) > 1]
-    constants = f" ({', '.join(big)})" if big else ""
-    outputs = ["x".join(map(str, dag[name].tensor.shape)) for name in dag.outputs]
-    return f"{', '.join(inputs)}{constants} -> {', '.join(outputs)}"
 
 
 def find_task(log: Log, text: str) -> str:

@@ -10,7 +10,7 @@ import click
 
 from autotune.api.sources import model_path
 from autotune.cli.console import columns, debug_option, put, put_json, say_note
-from autotune.cli.models import read_workload, say_random_weights, shape_text
+from autotune.cli.models import read_workload, say_random_weights
 from autotune.cli.options import (
     FILE,
     args_option,
@@ -24,6 +24,7 @@ from autotune.cli.passes import Look, look_options, show_passes
 from autotune.codec import to_json
 from autotune.config import AUTO, plain_precision
 from autotune.errors import UsageError
+from autotune.te.dag import shape_text
 from autotune.units import format_duration, format_flops, format_shapes
 
 if TYPE_CHECKING:

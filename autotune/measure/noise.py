@@ -70,7 +70,9 @@ class Noise:
             "round_trip_ratio": self.round_trip_ratio and round(self.round_trip_ratio, 1),
         }
 
-    def __str__(self) -> str:
+    @property
+    def causes(self) -> str:
+        """What disturbs, without the advice."""
         causes = []
         if _is_much(self.other_cpus, self.n_cores):
             causes.append(f"others keep {self.other_cpus:.1f} of {self.n_cores} cores busy")
@@ -81,8 +83,11 @@ class Noise:
             causes.append(f"another autotune is working (process {pids})")
         if self.round_trip_ratio is not None:
             causes.append(f"threads wait {self.round_trip_ratio:.0f} times as long as at best")
+        return ", ".join(causes)
+
+    def __str__(self) -> str:
         advice = "times are less certain: stop the others, or measure again on a quiet machine"
-        return f"{', '.join(causes)}; {advice}"
+        return f"{self.causes}; {advice}"
 
 
 def judge(before: Usage, after: Usage, trips_s: Sequence[float] = ()) -> Noise | None:

@@ -6,11 +6,12 @@ latency of a task from below (`autotune.tuner.bound`).
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
 
 from autotune.codegen.arithmetic import TYPES
 from autotune.codegen.compile import assemble
@@ -20,7 +21,7 @@ from autotune.dtypes import DTYPES
 from autotune.measure.driver import Driver, TimedKernel
 from autotune.measure.executor import Executors
 from autotune.target import Target
-from autotune.target.isa import MultiplyAdd
+from autotune.target.isa import Isa, MultiplyAdd
 
 _ROUNDS = 4
 _TURNS = 100_000
@@ -60,6 +61,22 @@ class Peaks:
     cold_bytes_per_s: float
     l1_bytes: int
     dots: Rates = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Named fields for logs; forms of multiply-add by their names."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return plain | {"dots": {form.name: rate for form, rate in self.dots}}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], isa: Isa) -> Peaks:
+        """Inverse of `to_json`, without forms that `isa` lacks. Raises one of `codec.BAD`."""
+        names = ("flops_per_s", "warm_bytes_per_s", "cold_bytes_per_s")
+        flops, warm, cold = (float(data[name]) for name in names)
+        if not all(math.isfinite(rate) and rate > 0 for rate in (flops, warm, cold)):
+            raise ValueError("rates are above 0")
+        forms = {form.name: form for form in isa.forms}
+        dots = tuple((forms[n], float(rate)) for n, rate in data["dots"].items() if n in forms)
+        return Peaks(flops, warm, cold, int(data["l1_bytes"]), dots)
 
 
 def measure_peaks(

@@ -179,6 +179,7 @@ class End:
 
     `stops`: why tasks get no more trials; `bounds_s`: what they can come down to; both by key.
     `seconds`: where the time of this run went, by name. `noise`: how much others disturbed.
+    `peaks`: the peak rates that the bounds come from, as `measure.peak.Peaks` writes them.
     """
 
     run_id: str
@@ -189,6 +190,7 @@ class End:
     bounds_s: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     noise: dict[str, Any] = field(default_factory=dict)
+    peaks: Annotated[dict[str, Any], LEFT_OUT] = field(default_factory=dict)
 
 
 Entry: TypeAlias = Header | Workload | MeasureRecord | End

@@ -183,6 +183,19 @@ class ComputeDAG:
         return print_dag(self)
 
 
+def shape_text(dag: ComputeDAG) -> str:
+    """Shapes of a task: `1x56x56x64 (3x3x64x64) -> 1x56x56x64`, constants in parentheses.
+
+    Vectors among the constants (bias, scale) are left out.
+    """
+    inputs = ["x".join(map(str, p.tensor.shape)) for p in dag.placeholders if not p.constant]
+    weights = [p.tensor.shape for p in dag.placeholders if p.constant]
+    big = ["x".join(map(str, s)) for s in weights if len(s) > 1]
+    constants = f" ({', '.join(big)})" if big else ""
+    outputs = ["x".join(map(str, dag[name].tensor.shape)) for name in dag.outputs]
+    return f"{', '.join(inputs)}{constants} -> {', '.join(outputs)}"
+
+
 def anonymous(dag: ComputeDAG) -> ComputeDAG:
     """The same DAG with tensors called t0, t1, … and axes i0, i1, … in order of appearance."""
     tensors: dict[str, Tensor] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.tuner.bound import arithmetic_s, bound_s, dots_of
+from autotune.tuner.bound import Resource, arithmetic_s, binding, bound_s, dots_of, traffic
 from autotune.tuner.budget import Budget, Spent, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
@@ -25,12 +25,21 @@ from autotune.tuner.protocols import CandidateMeasurer, LearnedModel, Policy, Si
 from autotune.tuner.replay import ReplayMeasurer
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.session import Run, Session
-from autotune.tuner.task import TuningTask
-from autotune.tuner.totals import TaskTimes, Totals, fastest, totals
+from autotune.tuner.task import TuningTask, logged_tasks, networks_of
+from autotune.tuner.totals import (
+    CallTimes,
+    TaskTimes,
+    Totals,
+    call_times,
+    fastest,
+    fastest_network,
+    totals,
+)
 
 __all__ = [
     "BatchMeasured",
     "Budget",
+    "CallTimes",
     "CandidateMeasurer",
     "DevicesChanged",
     "Event",
@@ -41,6 +50,7 @@ __all__ = [
     "Outlook",
     "Policy",
     "ReplayMeasurer",
+    "Resource",
     "Run",
     "Scheduler",
     "Session",
@@ -59,13 +69,19 @@ __all__ = [
     "Totals",
     "TuningTask",
     "arithmetic_s",
+    "binding",
     "bound_s",
+    "call_times",
     "clock_scale",
     "dots_of",
     "event_to_json",
     "fastest",
+    "fastest_network",
+    "logged_tasks",
+    "networks_of",
     "of_target",
     "outlook",
     "spent",
     "totals",
+    "traffic",
 ]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 
 from autotune.dtypes import dtype_bytes
 from autotune.measure.peak import Peaks, Rates
@@ -25,6 +27,7 @@ from autotune.te.dag import Compute, ComputeDAG, Placeholder, flops
 from autotune.te.expr import Expr, Load, variables, walk
 from autotune.te.products import instructions_of
 
+_ROUNDING = 1e-6
 _WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144
 
 
@@ -32,14 +35,50 @@ def bound_s(dag: ComputeDAG, peaks: Peaks, sketches: Iterable[Sketch]) -> float:
     """Seconds below which no program of the space `sketches` can come."""
     known = tuple(sketches)
     is_narrowed = _has(NarrowProducts, known)
-    read = {p: bytes_read(dag, p) for p in dag.placeholders}
-    cold = sum(n for p, n in read.items() if p.constant)
-    moved = sum(read.values()) + sum(dag[name].tensor.n_bytes for name in dag.outputs)
     return max(
         arithmetic_s(dag, saving(known) * peaks.flops_per_s, peaks.dots, is_narrowed),
-        cold / peaks.cold_bytes_per_s,
-        (moved - peaks.l1_bytes) / peaks.warm_bytes_per_s,
+        *traffic(dag).seconds(peaks),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Compulsory bytes of one evaluation: of constants, and all that are read or written."""
+
+    constant_bytes: int
+    all_bytes: int
+
+    def seconds(self, peaks: Peaks) -> tuple[float, float]:
+        """Least seconds for the constants, which are cold, and for all that L1 cannot hold."""
+        return (
+            self.constant_bytes / peaks.cold_bytes_per_s,
+            (self.all_bytes - peaks.l1_bytes) / peaks.warm_bytes_per_s,
+        )
+
+
+def traffic(dag: ComputeDAG) -> Traffic:
+    """The bytes that a task moves for certain, each counted once."""
+    read = {p: bytes_read(dag, p) for p in dag.placeholders}
+    constants = sum(n for p, n in read.items() if p.constant)
+    return Traffic(
+        constants, sum(read.values()) + sum(dag[name].tensor.n_bytes for name in dag.outputs)
+    )
+
+
+class Resource(StrEnum):
+    """Part of the machine that sets a bound: multiply-adds, cold reads, or L2."""
+
+    ARITHMETIC = "arithmetic"
+    WEIGHTS = "weights"
+    ACTIVATIONS = "activations"
+
+
+def binding(dag: ComputeDAG, bound: float, peaks: Peaks) -> Resource:
+    """The term of `bound_s` that `bound` comes from."""
+    cold_s, warm_s = traffic(dag).seconds(peaks)
+    if bound > max(cold_s, warm_s) * (1 + _ROUNDING):
+        return Resource.ARITHMETIC
+    return Resource.WEIGHTS if cold_s >= warm_s else Resource.ACTIVATIONS
 
 
 def arithmetic_s(

@@ -23,6 +23,7 @@ from itertools import count, groupby
 from typing import TypeAlias
 
 from autotune.errors import AutotuneError
+from autotune.measure.peak import Peaks
 from autotune.records.record import End, Log, MeasureRecord
 from autotune.result import MeasureResult
 from autotune.search.policy import Candidate, MeasuredSchedule
@@ -89,11 +90,11 @@ class Session:
     that only grow. `stop` is asked between candidates: true ends the session as interrupted, with
     everything measured in the log. `default`: the program that a task has without tuning, which is
     measured first. `first`: candidates to measure next, before any proposal. `noise`: how much
-    others disturbed, for the end of the log. `finals`: at the end, measure the best few of every
-    task again before one of them is declared the winner. `networks`: where the model may become one
-    of several, the tasks of each with their weights in it; else `tasks` are those of the only one.
-    `estimates`: seconds that the default programs of tasks are expected to take, by key.
-    `numbers`: of records, where several sessions write one log.
+    others disturbed, and `peaks`: what the bounds come from, for the end of the log. `finals`: at
+    the end, measure the best few of every task again before one of them is declared the winner.
+    `networks`: where the model may become one of several, the tasks of each with their weights in
+    it; else `tasks` are those of the only one. `estimates`: seconds that the default programs of
+    tasks are expected to take, by key. `numbers`: of records, where several sessions write one log.
     """
 
     run: Run
@@ -111,6 +112,7 @@ class Session:
     first: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     finals: bool = True
     noise: Callable[[], dict[str, object]] = dict
+    peaks: Peaks | None = None
     networks: Sequence[Sequence[TuningTask]] = ()
     estimates: Callable[[Sequence[TuningTask]], Mapping[str, float]] = lambda tasks: {}
     numbers: Iterator[int] | None = None
@@ -478,6 +480,7 @@ class Session:
             bounds_s={task.key: task.bound_s for task in self.tasks if task.bound_s},
             seconds=self._seconds(),
             noise=self.noise(),
+            peaks=self.peaks.to_json() if self.peaks else {},
         )
         with contextlib.suppress(AutotuneError):  # a full disk has been reported already
             self.sink.append([end])

@@ -5,9 +5,11 @@ A task with `parts` is an alternative to those tasks: the model runs either it o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from autotune.brief import brief
+from autotune.records.record import Header, Log
 from autotune.te.dag import ComputeDAG
 
 
@@ -31,3 +33,30 @@ class TuningTask:
     def flops(self) -> int:
         """Floating-point operations of one evaluation."""
         return self.dag.flops
+
+
+def logged_tasks(log: Log, bounds_s: Mapping[str, float]) -> list[TuningTask]:
+    """The tasks of a log whose computations it holds, with their weights, in model order."""
+    header, known = log.header, log.workloads
+    parts = {key: p for key, p in header.parts.items() if known.keys() >= set(p)}
+    return [
+        TuningTask(
+            key,
+            known[key].dag,
+            weight,
+            known[key].label,
+            bounds_s.get(key),
+            parts.get(key, ()),
+        )
+        for key, weight in header.weights.items()
+        if key in known
+    ]
+
+
+def networks_of(header: Header, tasks: Iterable[TuningTask]) -> list[list[TuningTask]]:
+    """The tasks of each network of a header that has several, as that network calls them."""
+    by_key = {task.key: task for task in tasks}
+    return [
+        [replace(by_key[key], weight=n, parts=found.parts.get(key, ())) for key, n in found.tasks]
+        for found in header.networks
+    ]

@@ -55,6 +55,16 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class CallTimes:
+    """Seconds of `weight` calls of a task, or of a chain of `tasks`, together; None: unknown."""
+
+    weight: float
+    tasks: tuple[str, ...]
+    untuned_s: float | None
+    tuned_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Calls:
     """`weight` calls of a task, or of the parts of a chain, which may be calls of its `whole`."""
 
@@ -68,9 +78,15 @@ def fastest(networks: Sequence[Sequence[TuningTask]], times: Mapping[str, TaskTi
 
     Those of which a call is not known do not compete; where that is all, the first one counts.
     """
+    return totals(fastest_network(networks, times), times)
+
+
+def fastest_network(
+    networks: Sequence[Sequence[TuningTask]], times: Mapping[str, TaskTimes]
+) -> Sequence[TuningTask]:
+    """The network that `fastest` is about."""
     known = [tasks for tasks in networks if None not in _tuned_s(tasks, times)]
-    found = [totals(tasks, times) for tasks in known or networks[:1]]
-    return min(found, key=lambda t: t.total_s)
+    return min(known or networks[:1], key=lambda tasks: totals(tasks, times).total_s)
 
 
 def totals(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> Totals:
@@ -78,22 +94,29 @@ def totals(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> Total
     flops = {task.key: max(1, task.flops) for task in tasks}
     n_tuned = sum(t.tuned_s is not None for t in times.values())
     untuned = {key: t.untuned_s for key, t in times.items() if t.untuned_s is not None}
-    estimated = _estimates(times)
     n_compared = sum(times[key].tuned_s is not None for key in untuned)
     total_s = before_s = after_s = 0.0
     work = compared = 0.0
-    for calls, now_s in zip(_calls(tasks), _tuned_s(tasks, times), strict=True):
+    for calls in call_times(tasks, times):
         weighted_flops = calls.weight * sum(flops[key] for key in calls.tasks)
         work += weighted_flops
-        default_s = _seconds(calls, untuned, {}, estimated)
-        if now_s is not None:
-            total_s += calls.weight * now_s
-        if now_s is not None and default_s is not None:
-            before_s += calls.weight * default_s
-            after_s += calls.weight * now_s
+        if calls.tuned_s is not None:
+            total_s += calls.weight * calls.tuned_s
+        if calls.tuned_s is not None and calls.untuned_s is not None:
+            before_s += calls.weight * calls.untuned_s
+            after_s += calls.weight * calls.tuned_s
             compared += weighted_flops
     share = compared / work if work else 0.0
     return Totals(total_s, n_tuned, before_s, after_s, n_compared, share)
+
+
+def call_times(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> Iterator[CallTimes]:
+    """Every call of a network once, those that are chains together: what `totals` adds up."""
+    untuned = {key: t.untuned_s for key, t in times.items() if t.untuned_s is not None}
+    estimated = _estimates(times)
+    for calls, now_s in zip(_calls(tasks), _tuned_s(tasks, times), strict=True):
+        default_s = _seconds(calls, untuned, {}, estimated)
+        yield CallTimes(calls.weight, calls.tasks, default_s, now_s)
 
 
 def _estimates(times: Mapping[str, TaskTimes]) -> dict[str, float]:

@@ -71,6 +71,8 @@ from autotune.tuner import (
     bound_s,
     clock_scale,
     dots_of,
+    logged_tasks,
+    networks_of,
 )
 from autotune.tuner.bound import bytes_read
 from autotune.version import __version__
@@ -105,7 +107,7 @@ class Tuning:
         self._device = device or device_of(header, self._config)
         self._options = measure_options(log, self._config, device=self._device)
         dots = dots_of((w.dag for w in log.workloads.values()), header.target)
-        peaks = self._device.peaks(self._options.evict, dots)
+        self._peaks = peaks = self._device.peaks(self._options.evict, dots)
         self._rules = (*rules, *rules_of(self._config.rules))
         self._tasks = tuning_tasks(log, peaks, self._rules)
         self._clock_scale = clock_scale(header.target, header.n_threads, peaks)
@@ -139,6 +141,7 @@ class Tuning:
             session.networks = networks_of(header, self._tasks)
             session.numbers = self.numbers
             session.replay(self._log.within(self._config.task_error))
+            session.peaks = self._peaks
             observers = [_noises(session), _devices(measurer)]
             with closing(session.turns()) as turns:  # the end is written while the log is open
                 for event in turns:
@@ -395,25 +398,12 @@ def _ordered_tasks(networks: Sequence[Network]) -> dict[str, ComputeDAG]:
 
 def tuning_tasks(log: Log, peaks: Peaks, rules: Sequence[Rule] = ()) -> list[TuningTask]:
     """The tasks of a log with their weights and bounds, in model order."""
-    tasks = []
-    weights = log.header.weights
-    for key, _ in log.header.tasks:
-        workload = log.workloads[key]
-        bound = bound_s(
-            workload.dag, peaks, generate_sketches(workload.dag, log.header.target, extra=rules)
-        )
-        parts = log.header.parts.get(key, ())
-        tasks.append(TuningTask(key, workload.dag, weights[key], workload.label, bound, parts))
-    return tasks
-
-
-def networks_of(header: Header, tasks: Iterable[TuningTask]) -> list[list[TuningTask]]:
-    """The tasks of each network of a header that has several, as that network calls them."""
-    by_key = {task.key: task for task in tasks}
-    return [
-        [replace(by_key[key], weight=n, parts=found.parts.get(key, ())) for key, n in found.tasks]
-        for found in header.networks
-    ]
+    target = log.header.target
+    bounds_s = {
+        key: bound_s(w.dag, peaks, generate_sketches(w.dag, target, extra=rules))
+        for key, w in log.workloads.items()
+    }
+    return logged_tasks(log, bounds_s)
 
 
 def constant_bytes(log: Log) -> int:

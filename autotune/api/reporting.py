@@ -1,0 +1,46 @@
+"""⑪ The report of a search, from the files that it left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.records import read_log
+from autotune.reporting.figures import SearchFigures, compared, figures_of
+from autotune.reporting.report import Report
+
+if TYPE_CHECKING:
+    from autotune.network.bench.profile import NetworkProfile
+
+_PROFILED_S = 1.0
+
+
+def report(
+    log: str | Path, artifact: str | Path | None = None, against: str | Path | None = None
+) -> Report:
+    """Figures of the search in `log`: its page is `report(…).html()`.
+
+    `artifact`: a network that was compiled from it, which is timed here, task by task. `against`:
+    an earlier log, to be compared with. Raises LogMismatch for logs without figures or without a
+    task in common, ArtifactError for an artifact that cannot run here.
+    """
+    figures = search_figures(log)
+    profile = _profile(Path(artifact), Path(log)) if artifact is not None else None
+    if against is None:
+        return Report(figures, profile)
+    other = search_figures(against)
+    return Report(figures, profile, other, compared(figures, other))
+
+
+def search_figures(log: str | Path) -> SearchFigures:
+    """Figures of one log. Raises LogMismatch where it has none."""
+    return figures_of(read_log(Path(log)), Path(log).name)
+
+
+def _profile(artifact: Path, log: Path) -> NetworkProfile:
+    from autotune.api.compile.benching import tuned_alone
+    from autotune.network.bench.profile import profile_tasks
+    from autotune.network.runtime.loading import load
+
+    model = load(artifact)
+    return profile_tasks(model, tuned_alone(model, log), min_s=_PROFILED_S)

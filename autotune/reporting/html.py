@@ -1,0 +1,139 @@
+"""⑧ Chapters as HTML: one file without scripts that asks for nothing from a network.
+
+page(title, chapters) ─► a whole file · fragment(blocks) ─► a part of a notebook
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from html import escape
+from importlib.resources import files
+
+from autotune.reporting.document import Block, Chapter, Listing, Paragraph, Picture, Sheet
+from autotune.reporting.plots import svg
+
+
+def page(title: str, chapters: Iterable[Chapter]) -> str:
+    """A file with a list of its chapters. Raises MissingDependency without the extra `report`."""
+    known = list(chapters)
+    links = "".join(f'<li><a href="#{_slug(c.title)}">{escape(c.title)}</a></li>' for c in known)
+    body = "\n".join(map(_chapter, known))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{escape(title)}</title>
+<style>
+{_style("report.css")}
+{_style("fragment.css")}
+</style>
+</head>
+<body>
+<a class="skip" href="#content">Skip to the content</a>
+<header><h1>{escape(title)}</h1></header>
+<nav aria-label="Chapters"><ul>{links}</ul></nav>
+<main id="content" class="autotune-report">
+{body}
+</main>
+<footer>Written by <code>autotune report</code>.</footer>
+</body>
+</html>
+"""
+
+
+def fragment(blocks: Iterable[Block]) -> str:
+    """Blocks in a frame of their own, for notebooks; a plot that cannot be drawn is left out."""
+    return (
+        f'<div class="autotune-report"><style>{_style("fragment.css")}</style>'
+        f"{''.join(_blocks(blocks))}</div>"
+    )
+
+
+def _style(name: str) -> str:
+    return files("autotune.reporting").joinpath(name).read_text(encoding="utf-8").strip()
+
+
+def _chapter(chapter: Chapter) -> str:
+    slug = _slug(chapter.title)
+    return (
+        f'<section aria-labelledby="{slug}">\n<h2 id="{slug}">{escape(chapter.title)}</h2>\n'
+        + "\n".join(_blocks(chapter.blocks))
+        + "\n</section>"
+    )
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"\W+", "-", title.lower())
+
+
+def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
+    """Neighbouring plots share rows where there is room."""
+    is_open = False
+    for block in blocks:
+        if isinstance(block, Picture) != is_open:
+            yield '<div class="plots">' if not is_open else "</div>"
+            is_open = not is_open
+        yield _block(block)
+    if is_open:
+        yield "</div>"
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Paragraph(text=text):
+            return f"<p>{escape(text)}</p>"
+        case Picture():
+            return _figure(block)
+        case Sheet(is_detail=True, caption=caption):
+            return f"<details><summary>{escape(caption)}</summary>{_table(block)}</details>"
+        case Sheet():
+            return _table(block)
+        case Listing(title=title, text=text):
+            return (
+                f"<details><summary>{escape(title)}</summary>"
+                f'<pre tabindex="0">{escape(text)}</pre></details>'
+            )
+
+
+def _figure(picture: Picture) -> str:
+    """The plot is one image to a screen reader; its text is the caption."""
+    drawn = svg(picture.spec)
+    label = escape(f"Plot: {picture.title}. {picture.text}", quote=True)
+    drawn = re.sub(r"<svg ", f'<svg role="img" aria-label="{label}" ', drawn, count=1)
+    drawn = re.sub(r' (aria-(?!label=)[a-z]+|xmlns:xlink|class)="[^"]*"', "", drawn)
+    drawn = re.sub(r'(<(?!svg )[^>]*?) role="[^"]*"', r"\1", drawn)
+    return (
+        f"<figure><figcaption><strong>{escape(picture.title)}.</strong> {escape(picture.text)}"
+        f"</figcaption>{drawn}</figure>"
+    )
+
+
+def _table(sheet: Sheet) -> str:
+    caption = escape(sheet.caption)
+    if not any(sheet.head):  # names and values
+        rows = "".join(
+            f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
+            for name, value in sheet.rows
+        )
+        return f'<table class="facts"><caption>{caption}</caption><tbody>{rows}</tbody></table>'
+    kinds = [' class="number"' if name in sheet.numbers else "" for name in sheet.head]
+    head = "".join(
+        f'<th scope="col"{kind}>{escape(name)}</th>'
+        for name, kind in zip(sheet.head, kinds, strict=True)
+    )
+    rows = "".join(f"<tr>{''.join(_cells(row, kinds))}</tr>" for row in sheet.rows)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table>'
+        f"<caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _cells(row: Iterable[str], kinds: Iterable[str]) -> Iterator[str]:
+    """The first names the row."""
+    for n, (text, kind) in enumerate(zip(row, kinds, strict=True)):
+        tag, scope = ("th", ' scope="row"') if n == 0 else ("td", "")
+        yield f"<{tag}{scope}{kind}>{escape(text)}</{tag}>"

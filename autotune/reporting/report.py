@@ -1,0 +1,54 @@
+"""⑧ A report: the figures of a search, beside those of another and of the compiled network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.brief import brief
+from autotune.codec import to_json
+from autotune.network.bench.profile import NetworkProfile
+from autotune.reporting import html
+from autotune.reporting.document import Chapter, document
+from autotune.reporting.figures import Comparison, SearchFigures
+from autotune.reporting.markdown import markdown
+
+
+@brief
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Figures of a search. `profile`: of the compiled network. `other`: the search that it is
+    compared with, which came before. Notebooks show it as a page."""
+
+    figures: SearchFigures
+    profile: NetworkProfile | None = None
+    other: SearchFigures | None = None
+    comparison: Comparison | None = None
+
+    @property
+    def title(self) -> str:
+        """The model and its CPU."""
+        return f"autotune: {self.figures.model} on {self.figures.cpu}"
+
+    def html(self) -> str:
+        """One file without scripts. Raises MissingDependency without the extra `report`."""
+        return html.page(self.title, self._chapters())
+
+    def markdown(self) -> str:
+        """Words and tables, for a pull request."""
+        return markdown(self.title, self._chapters())
+
+    def to_json(self) -> dict[str, Any]:
+        """Every figure, as `docs/report.md` says."""
+        found: dict[str, Any] = {"search": to_json(self.figures)}
+        if self.profile:
+            found["network"] = self.profile.to_json()
+        if self.comparison and self.other:
+            found |= {"comparison": to_json(self.comparison), "before": to_json(self.other)}
+        return found
+
+    def _chapters(self) -> list[Chapter]:
+        return document(self.figures, self.profile, self.other, self.comparison)
+
+    def _repr_html_(self) -> str:
+        return html.fragment(block for chapter in self._chapters() for block in chapter.blocks)
