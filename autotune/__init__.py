@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from autotune.api.compile.benching import bench as bench
     from autotune.api.compile.compiling import compile as compile
     from autotune.api.exporting import export as export
+    from autotune.api.reporting import report as report
     from autotune.api.te.schedule import Schedule as Schedule
     from autotune.api.te.schedule import StageSchedule as StageSchedule
     from autotune.api.te.task import Best as Best
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from autotune.ort.stand_in import uninstall as uninstall
     from autotune.records import best_for as best_for
     from autotune.records import read_log as read_log
+    from autotune.reporting.report import SearchReport as SearchReport
     from autotune.search.defaults import default_steps as default_steps
     from autotune.target import host_target as host_target
 
@@ -109,6 +111,7 @@ _NAMES = {
     "autotune.api.compile.benching": ("bench",),
     "autotune.api.compile.compiling": ("compile",),
     "autotune.api.exporting": ("export",),
+    "autotune.api.reporting": ("report",),
     "autotune.api.tune.model": ("resume", "resuming", "tune", "tuning"),
     "autotune.api.te.schedule": ("Schedule", "StageSchedule"),
     "autotune.api.te.task": ("Best", "Function", "Task", "TaskTiming"),
@@ -144,6 +147,7 @@ _NAMES = {
     "autotune.network.runtime.loading": ("load",),
     "autotune.network.runtime.runtime": ("Model",),
     "autotune.records": ("best_for", "read_log"),
+    "autotune.reporting.report": ("SearchReport",),
     "autotune.search.defaults": ("default_steps",),
     "autotune.target": ("host_target",),
 }

@@ -48,6 +48,7 @@ FLOORS = {
     "tuner": 6,
     "display": 7,
     "network": 7,
+    "reporting": 7,
     "api": 8,
     "ort": 9,
     "cli": 9,
@@ -70,6 +71,7 @@ THIRD_PARTY_HOMES = {
     "openvino": {"network", "cli"},
     "dask": {"measure"},
     "distributed": {"measure"},
+    "vl_convert": {"reporting"},
     "llvmlite": {"codegen", "target", "measure", "network", "cli"},
 }
 RUNTIME_DEPENDENCIES = {

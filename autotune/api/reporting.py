@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from autotune.records import read_log
 from autotune.reporting.figures import SearchFigures, compared, figures_of
-from autotune.reporting.report import Report
+from autotune.reporting.report import SearchReport
+from autotune.units import format_shapes
 
 if TYPE_CHECKING:
     from autotune.network.bench.profile import NetworkProfile
@@ -17,7 +18,7 @@ _PROFILED_S = 1.0
 
 def report(
     log: str | Path, artifact: str | Path | None = None, against: str | Path | None = None
-) -> Report:
+) -> SearchReport:
     """Figures of the search in `log`: its page is `report(…).html()`.
 
     `artifact`: a network that was compiled from it, which is timed here, task by task. `against`:
@@ -25,11 +26,10 @@ def report(
     task in common, ArtifactError for an artifact that cannot run here.
     """
     figures = search_figures(log)
-    profile = _profile(Path(artifact), Path(log)) if artifact is not None else None
-    if against is None:
-        return Report(figures, profile)
-    other = search_figures(against)
-    return Report(figures, profile, other, compared(figures, other))
+    other = None if against is None else search_figures(against)
+    comparison = None if other is None else compared(figures, other)
+    profiles = {} if artifact is None else _profiles(Path(artifact), Path(log))
+    return SearchReport(figures, profiles, other, comparison)
 
 
 def search_figures(log: str | Path) -> SearchFigures:
@@ -37,10 +37,14 @@ def search_figures(log: str | Path) -> SearchFigures:
     return figures_of(read_log(Path(log)), Path(log).name)
 
 
-def _profile(artifact: Path, log: Path) -> NetworkProfile:
+def _profiles(artifact: Path, log: Path) -> dict[str, NetworkProfile]:
     from autotune.api.compile.benching import tuned_alone
     from autotune.network.bench.profile import profile_tasks
     from autotune.network.runtime.loading import load
 
-    model = load(artifact)
-    return profile_tasks(model, tuned_alone(model, log), min_s=_PROFILED_S)
+    return {
+        format_shapes({end.name: end.shape for end in model.input_info}): profile_tasks(
+            model, tuned_alone(model, log), min_s=_PROFILED_S
+        )
+        for model in load(artifact).variants
+    }

@@ -117,6 +117,7 @@ _NAMES = {
     "shapes": "shape",
     "split": "split",
     "store": "store",
+    "style": "format",
     "target": "target",
     "threads": "threads",
     "warm_start": "warm-start",

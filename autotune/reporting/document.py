@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, starmap
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from autotune.brief import brief
+from autotune.codec import BAD
 from autotune.display.view import stop_text
 from autotune.measure.noise import Noise
 from autotune.network.bench.profile import SLOW_RATIO, NetworkProfile
 from autotune.reporting import plots
-from autotune.reporting.figures import Comparison, SearchFigures, TaskFigures
+from autotune.reporting.figures import SearchComparison, SearchFigures, TaskFigures
 from autotune.tuner import Resource, TaskStop
 from autotune.units import format_duration, format_flops, format_seconds
 
@@ -49,11 +52,12 @@ class Sheet:
 @brief
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A plot, as a specification of Vega-Lite, and what it shows in words."""
+    """A plot, as a specification of Vega-Lite, and its figures in words. `key`: how to read it."""
 
     title: str
     text: str
     spec: dict[str, Any]
+    key: str = ""
 
 
 @brief
@@ -79,20 +83,21 @@ class Chapter:
 
 def document(
     figures: SearchFigures,
-    profile: NetworkProfile | None = None,
+    profiles: Mapping[str, NetworkProfile] = MappingProxyType({}),
     other: SearchFigures | None = None,
-    comparison: Comparison | None = None,
+    comparison: SearchComparison | None = None,
 ) -> list[Chapter]:
     """Chapters that have something to say.
 
-    `profile`: of the compiled network. `other`: the search that `comparison` is with.
+    `profiles`: of the compiled network, by the shapes of its inputs. `other`: the search that
+    `comparison` is with.
     """
     parts = [
         ("Result", _result(figures)),
         ("Compared", _compared(figures, other, comparison) if other and comparison else ()),
         ("Latency during the search", _progress(figures)),
         ("Where the time goes", _where(figures)),
-        ("The compiled network", _profiled(profile) if profile else ()),
+        ("The compiled network", chain.from_iterable(starmap(_profiled, profiles.items()))),
         ("Roofline", _roofline(figures)),
         ("Tasks", _tasks(figures)),
         ("Predicted and measured", _predicted(figures)),
@@ -184,9 +189,10 @@ def _progress(figures: SearchFigures) -> Iterator[Block]:
     if heavy:
         yield Picture(
             "The tasks that take longest, over their trials",
+            "",
+            plots.task_progress(heavy),
             "Lowest latency so far of each. The dashed line is the bound, where one is known. "
             "The table of tasks has first and last.",
-            plots.task_progress(heavy),
         )
     rows = tuple(
         (str(p.n_trials), format_duration(p.elapsed_s), format_seconds(p.latency_s))
@@ -227,7 +233,7 @@ def _where(figures: SearchFigures) -> Iterator[Block]:
         f"{100 * share:.0f} % of the tuned latency. Most was saved by "
         f"{gain.label} (task {_ids(gain.tasks)}): {format_seconds(saved if saved > 0 else None)}."
     )
-    yield Picture("Untuned and tuned", text, plots.before_after(calls, _HEAVIEST))
+    yield Picture("Untuned and tuned", text, plots.before_after(top))
     rows = tuple(
         (
             _ids(c.tasks),
@@ -247,11 +253,11 @@ def _ids(tasks: Sequence[int]) -> str:
     return ", ".join(map(str, tasks))
 
 
-def _profiled(profile: NetworkProfile) -> Iterator[Block]:
+def _profiled(shapes: str, profile: NetworkProfile) -> Iterator[Block]:
     tasks = sorted(profile.tasks, key=lambda t: -t.time_s)
     slow = [t for t in tasks if t.is_slow]
     yield Paragraph(
-        f"Measured here: one inference takes {format_seconds(profile.inference_s)} "
+        f"Measured here, {shapes}: one inference takes {format_seconds(profile.inference_s)} "
         f"({_counted(profile.n_runs, 'run')}, {_counted(profile.n_threads, 'thread')}). "
         + (
             f"{_counted(len(slow), 'task')} take more than {SLOW_RATIO} times as long in the "
@@ -299,10 +305,13 @@ def _roofline(figures: SearchFigures) -> Iterator[Block]:
         f"Measured peaks: {peaks['flops_per_s'] * 1e-9:.0f} GFLOPS of float32, "
         f"{peaks['warm_bytes_per_s'] * 1e-9:.0f} GB/s from L2, "
         f"{peaks['cold_bytes_per_s'] * 1e-9:.0f} GB/s for weights. Tasks are bound: {bound}. "
-        f"A mark above each task is its bound; the median task reaches {100 * median:.0f} % of it. "
-        "Bounds may lie above the peak where minimal filtering saves multiplications."
+        f"The median task reaches {100 * median:.0f} % of its bound."
     )
-    yield Picture("Rate of each task over its intensity", text, plots.roofline(placed, peaks))
+    key = (
+        "A dot is a task, the mark above it its bound. Bounds may lie above the peak where minimal "
+        "filtering saves multiplications."
+    )
+    yield Picture("Rate of each task over its intensity", text, plots.roofline(placed, peaks), key)
 
 
 _TASK_HEAD = (
@@ -329,7 +338,7 @@ def _task_row(task: TaskFigures) -> tuple[str, ...]:
     return (
         str(task.id),
         task.label + replaced,
-        task.shapes,
+        _arrows(task.shapes),
         f"{task.weight:.4g}",
         format_flops(task.flops),
         format_seconds(task.untuned_s),
@@ -342,6 +351,10 @@ def _task_row(task: TaskFigures) -> tuple[str, ...]:
         _stop(task.stop),
         task.structure or "-",
     )
+
+
+def _arrows(text: str) -> str:
+    return text.replace("->", "→")
 
 
 def _stop(reason: str) -> str:
@@ -367,10 +380,10 @@ def _predicted(figures: SearchFigures) -> Iterator[Block]:
     within = sum(o <= 1 for o in off) / len(off)
     text = (
         f"What the analytical cost model expects of {len(points)} measured candidates: off by a "
-        f"factor of {typical:.2f} in the median, {100 * within:.0f} % within a factor of 2. "
-        "On the line, prediction and measurement agree."
+        f"factor of {typical:.2f} in the median, {100 * within:.0f} % within a factor of 2."
     )
-    yield Picture("Predicted and measured latency", text, plots.predictions(figures))
+    key = "On the line, prediction and measurement agree."
+    yield Picture("Predicted and measured latency", text, plots.predictions(figures), key)
 
 
 def _failures(figures: SearchFigures) -> Iterator[Block]:
@@ -403,25 +416,27 @@ def _noise(figures: SearchFigures) -> Iterator[Block]:
         yield Paragraph("No run noticed that others used the machine.")
 
 
-def disturbance_text(found: dict[str, Any]) -> str:
+def disturbance_text(found: Mapping[str, Any]) -> str:
     """The noise that the end of a run tells, in words."""
-    noise = Noise(
-        int(found.get("n_cores") or 0),
-        float(found.get("other_cpus") or 0.0),
-        float(found.get("steal") or 0.0),
-        tuple(found.get("sessions") or ()),
-        found.get("round_trip_ratio"),
-    )
-    share = found.get("share")
-    often = f" ({100 * share:.0f} % of the time)" if isinstance(share, int | float) else ""
-    return f"{noise.causes or 'others were noticed'}{often}"
+    try:
+        noise = Noise(
+            int(found["n_cores"]),
+            float(found["other_cpus"]),
+            float(found["steal"]),
+            tuple(found["sessions"]),
+            found.get("round_trip_ratio"),
+        )
+        often = f" ({100 * found['share']:.0f} % of the time)" if "share" in found else ""
+        return f"{noise.causes}{often}"
+    except BAD:  # another version wrote it
+        return "others used the machine"
 
 
 # --- two searches -------------------------------------------------------------------------------
 
 
 def _compared(
-    figures: SearchFigures, other: SearchFigures, comparison: Comparison
+    figures: SearchFigures, other: SearchFigures, comparison: SearchComparison
 ) -> Iterator[Block]:
     changed = [t for t in comparison.tasks if not t.is_alike]
     n_faster, n_slower = (sum((t.ratio < 1) == up for t in changed) for up in (True, False))
@@ -440,7 +455,7 @@ def _compared(
     yield Paragraph(text)
     for note in comparison.notes:
         yield Paragraph(f"Note: {note}.")
-    if figures.progress and other.progress:
+    if figures.progress and other.progress and figures.share == other.share:
         yield Picture(
             "Both searches over time",
             f"{other.log} ends at {format_seconds(other.progress[-1].latency_s)}, {figures.log} at "
@@ -450,14 +465,15 @@ def _compared(
     worst = max(comparison.tasks, key=lambda t: abs(math.log(t.ratio)))
     yield Picture(
         "Time of each task over its time before",
-        f"Below 1 is faster. Task {worst.id}, {worst.label}, changed most: ×{worst.ratio:.3f}.",
+        f"Task {worst.id}, {worst.label}, changed most: ×{worst.ratio:.3f}.",
         plots.ratios(comparison),
+        "Below 1 is faster.",
     )
     rows = tuple(
         (
             str(t.id),
             t.label,
-            t.shapes,
+            _arrows(t.shapes),
             format_seconds(t.before_s),
             format_seconds(t.after_s),
             f"{t.ratio:.3f}",

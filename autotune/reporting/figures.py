@@ -211,7 +211,7 @@ class _Search:
 
     def __init__(self, log: Log) -> None:
         self.log, header = log, log.header
-        bounds_s = {key: value for end in log.ends for key, value in end.bounds_s.items()}
+        bounds_s = {key: s for end in log.ends for key, s in end.bounds_s.items() if s > 0}
         self.stops = {key: value for end in log.ends for key, value in end.stops.items()}
         self.tasks = logged_tasks(log, bounds_s)
         known = {task.key for task in self.tasks}
@@ -446,7 +446,7 @@ class ComparedTask:
 
 @brief
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SearchComparison:
     """Tasks that two logs know, and Σ weight·latency of the calls that both know.
 
     `notes`: what makes the two hard to compare.
@@ -463,7 +463,7 @@ class Comparison:
         return self.after_s / self.before_s if self.before_s else None
 
 
-def compared(figures: SearchFigures, other: SearchFigures) -> Comparison:
+def compared(figures: SearchFigures, other: SearchFigures) -> SearchComparison:
     """The tasks of `other` (before) beside those of `figures` (after), as the latter calls them.
 
     Raises LogMismatch where they have no task in common.
@@ -483,7 +483,7 @@ def compared(figures: SearchFigures, other: SearchFigures) -> Comparison:
             notes.append(f"{_DIFFERENCES[name]}: {_text(theirs)} against {_text(ours)}")
     if n_left := len({t.key for t in figures.tasks} ^ known.keys()):
         notes.append(f"{n_left} tasks are in one of the logs only")
-    return Comparison(
+    return SearchComparison(
         tasks,
         before_s,
         after_s,

@@ -11,7 +11,10 @@ from html import escape
 from importlib.resources import files
 
 from autotune.reporting.document import Block, Chapter, Listing, Paragraph, Picture, Sheet
-from autotune.reporting.plots import svg
+from autotune.reporting.plots import has_plots, svg
+
+_PORTRAIT_COLUMNS = 10
+"""Wider tables are printed on pages that lie."""
 
 
 def page(title: str, chapters: Iterable[Chapter]) -> str:
@@ -19,7 +22,8 @@ def page(title: str, chapters: Iterable[Chapter]) -> str:
     known = list(chapters)
     links = "".join(f'<li><a href="#{_slug(c.title)}">{escape(c.title)}</a></li>' for c in known)
     body = "\n".join(map(_chapter, known))
-    return f"""<!DOCTYPE html>
+    return printable(
+        f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -28,8 +32,8 @@ def page(title: str, chapters: Iterable[Chapter]) -> str:
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{escape(title)}</title>
 <style>
-{_style("report.css")}
 {_style("fragment.css")}
+{_style("report.css")}
 </style>
 </head>
 <body>
@@ -43,13 +47,21 @@ def page(title: str, chapters: Iterable[Chapter]) -> str:
 </body>
 </html>
 """
+    )
+
+
+def printable(text: str) -> str:
+    """`text` without control characters and halves of surrogate pairs, which logs may hold."""
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "�", whole)
 
 
 def fragment(blocks: Iterable[Block]) -> str:
     """Blocks in a frame of their own, for notebooks; a plot that cannot be drawn is left out."""
-    return (
+    known = [b for b in blocks if has_plots() or not isinstance(b, Picture)]
+    return printable(
         f'<div class="autotune-report"><style>{_style("fragment.css")}</style>'
-        f"{''.join(_blocks(blocks))}</div>"
+        f"{''.join(_blocks(known))}</div>"
     )
 
 
@@ -100,14 +112,15 @@ def _block(block: Block) -> str:
 
 
 def _figure(picture: Picture) -> str:
-    """The plot is one image to a screen reader; its text is the caption."""
+    """The plot is one image to a screen reader, with all of its words."""
     drawn = svg(picture.spec)
-    label = escape(f"Plot: {picture.title}. {picture.text}", quote=True)
+    words = " ".join(filter(None, (picture.text, picture.key)))
+    label = escape(f"Plot: {picture.title}. {words}", quote=True)
     drawn = re.sub(r"<svg ", f'<svg role="img" aria-label="{label}" ', drawn, count=1)
     drawn = re.sub(r' (aria-(?!label=)[a-z]+|xmlns:xlink|class)="[^"]*"', "", drawn)
     drawn = re.sub(r'(<(?!svg )[^>]*?) role="[^"]*"', r"\1", drawn)
     return (
-        f"<figure><figcaption><strong>{escape(picture.title)}.</strong> {escape(picture.text)}"
+        f"<figure><figcaption><strong>{escape(picture.title)}.</strong> {escape(words)}"
         f"</figcaption>{drawn}</figure>"
     )
 
@@ -126,8 +139,9 @@ def _table(sheet: Sheet) -> str:
         for name, kind in zip(sheet.head, kinds, strict=True)
     )
     rows = "".join(f"<tr>{''.join(_cells(row, kinds))}</tr>" for row in sheet.rows)
+    wide = " wide" if len(sheet.head) > _PORTRAIT_COLUMNS else ""
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table>'
+        f'<div class="scroll{wide}" tabindex="0" role="region" aria-label="{caption}"><table>'
         f"<caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
@@ -136,4 +150,9 @@ def _cells(row: Iterable[str], kinds: Iterable[str]) -> Iterator[str]:
     """The first names the row."""
     for n, (text, kind) in enumerate(zip(row, kinds, strict=True)):
         tag, scope = ("th", ' scope="row"') if n == 0 else ("td", "")
-        yield f"<{tag}{scope}{kind}>{escape(text)}</{tag}>"
+        yield f"<{tag}{scope}{kind}>{_breakable(text)}</{tag}>"
+
+
+def _breakable(text: str) -> str:
+    """Names of structures are long: lines may end behind their commas and arrows."""
+    return re.sub(r"(,|&gt;|\+)(?=\S)", r"\1<wbr>", escape(text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from autotune.reporting.document import Block, Chapter, Listing, Paragraph, Picture, Sheet
+from autotune.reporting.html import printable
 
 _MOST_ROWS = 40
 """A comment of GitHub has 65,536 characters."""
@@ -18,13 +19,13 @@ def markdown(title: str, chapters: Iterable[Chapter]) -> str:
         found = [text for block in chapter.blocks for text in _block(block)]
         if found:
             parts += [f"### {_text(chapter.title)}", *found]
-    return "\n\n".join(parts) + "\n"
+    return printable("\n\n".join(parts) + "\n")
 
 
 def _block(block: Block) -> Iterator[str]:
     match block:
         case Paragraph(text=text) | Picture(text=text):
-            yield _text(text)
+            yield from [_text(text)] if text else []
         case Sheet(is_detail=True):
             yield _folded(block)
         case Sheet(rows=rows) if len(rows) > _MOST_ROWS:

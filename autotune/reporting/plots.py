@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from autotune.errors import MissingDependency
 from autotune.reporting.figures import (
     CallFigures,
-    Comparison,
+    SearchComparison,
     SearchFigures,
     TaskFigures,
 )
@@ -61,15 +62,32 @@ _CONFIG: Spec = {
 
 def svg(spec: Spec) -> str:
     """The plot as SVG. Raises MissingDependency without the extra `report`."""
+    text: str = _converter().vegalite_to_svg(spec)
+    return text
+
+
+def require_plots() -> None:
+    """Raise MissingDependency where plots cannot be drawn."""
+    _converter()
+
+
+def has_plots() -> bool:
+    """Whether plots can be drawn."""
+    with suppress(MissingDependency):
+        _converter()
+        return True
+    return False
+
+
+def _converter() -> Any:
     try:
         import vl_convert
     except ImportError as error:
         raise MissingDependency(
             "plots need vl-convert-python, which is not installed",
-            "pip install 'autotune-compiler[report]', or write Markdown: `format='md'`",
+            "pip install 'autotune-compiler[report]', or write Markdown: `style='md'`",
         ) from error
-    text: str = vl_convert.vegalite_to_svg(spec)
-    return text
+    return vl_convert
 
 
 def progress(figures: SearchFigures, over: str) -> Spec:
@@ -80,7 +98,7 @@ def progress(figures: SearchFigures, over: str) -> Spec:
     return _plot(
         _layer(values, {"type": "line", "interpolate": "step-after", "color": BLUE}),
         _layer([untuned], {"type": "rule", "strokeDash": [4, 3]}, x=None),
-        _layer([untuned], _SMALL_TEXT, x={"value": _WIDTH}, text={"field": "text"}),
+        _layer([untuned], _SMALL_TEXT, x=_RIGHT, text={"field": "text"}),
         x=_axis("x", x["title"], zero=True),
         y=_axis("y", "ms per inference"),
     )
@@ -90,7 +108,7 @@ def both_progress(before: SearchFigures, after: SearchFigures) -> Spec:
     """Latency of two searches over time."""
     longest = max(p.elapsed_s for f in (before, after) for p in f.progress)
     x = _over("time", longest)
-    names = (f"before: {before.log}", f"after: {after.log}")
+    names = ("before", "after")
     values = [
         _point(p, x) | {"log": name}
         for name, f in zip(names, (before, after), strict=True)
@@ -100,8 +118,8 @@ def both_progress(before: SearchFigures, after: SearchFigures) -> Spec:
         _layer(
             values,
             {"type": "line", "interpolate": "step-after"},
-            color=_colours("log", names),
-            strokeDash={"field": "log", "sort": list(names), "scale": {"range": [[4, 3], [1, 0]]}},
+            color=_colours("log", names) | {"legend": None},
+            strokeDash=_shapes("log", names, [[4, 3], [1, 0]]),
         ),
         x=_axis("x", x["title"], zero=True),
         y=_axis("y", "ms per inference"),
@@ -155,35 +173,26 @@ def task_progress(tasks: Sequence[TaskFigures]) -> Spec:
     }
 
 
-def before_after(calls: Sequence[CallFigures], most: int) -> Spec:
-    """Seconds of the heaviest calls before and after, and of the others together."""
-    rows = [(_called(c), c.untuned_s or 0.0, c.tuned_s or 0.0) for c in calls[:most]]
-    if rest := calls[most:]:
-        before, after = (sum(getattr(c, n) or 0.0 for c in rest) for n in ("untuned_s", "tuned_s"))
-        rows.append((f"{len(rest)} others", before, after))
+def before_after(calls: Sequence[CallFigures]) -> Spec:
+    """Seconds of calls before and after."""
     kinds = ("untuned", "tuned")
     values = [
-        {"call": name, "kind": kind, "ms": seconds * _MS}
-        for name, *both in rows
-        for kind, seconds in zip(kinds, both, strict=True)
+        {"call": _called(c), "kind": kind, "ms": (seconds or 0.0) * _MS}
+        for c in calls
+        for kind, seconds in zip(kinds, (c.untuned_s, c.tuned_s), strict=True)
     ]
+    fill = _colours("kind", kinds, "transparent")
     spec = _plot(
         _layer(
             values,
-            {"type": "bar", "strokeWidth": 1.5},
-            y={"field": "call", "sort": [name for name, _, _ in rows], "title": None},
-            x={"field": "ms", "type": "quantitative", "title": "ms per inference"},
-            yOffset={"field": "kind", "sort": list(kinds)},
-            stroke=_colours("kind", kinds),
-            fill=_colours("kind", kinds),
-            fillOpacity={
-                "field": "kind",
-                "sort": list(kinds),
-                "scale": {"range": [0.0, 1.0]},
-            },
-        )
+            {"type": "bar", "stroke": "currentColor", "strokeWidth": 1},
+            fill=fill | {"legend": {"symbolStrokeColor": "currentColor", "symbolStrokeWidth": 1}},
+        ),
+        x=_axis("ms", "ms per inference", zero=True),
+        y={"field": "call", "sort": [_called(c) for c in calls], "title": None},
+        yOffset={"field": "kind", "sort": list(kinds)},
     )
-    return spec | {"height": max(120, 34 * len(rows) + 60)}
+    return spec | {"height": 34 * len(calls) + 60}
 
 
 def _called(call: CallFigures) -> str:
@@ -216,14 +225,15 @@ def roofline(tasks: Sequence[TaskFigures], peaks: Mapping[str, Any]) -> Spec:
         {"x": low, "y": rate * low * 1e-9, "text": f"{name} bandwidth"}
         for name, rate in bandwidths.items()
     ]
-    x = _axis("x", "FLOPs per byte", log=True, domain=[low, high])
+    rates = [r for p in points for r in (p["y"], p["bound"])] + [f["y"] for f in flats]
+    floor, top = min(*rates, *(n["y"] for n in names)) / 2, max(rates) * 2
     return _plot(
         _layer(flats, {"type": "rule"}, x=None),
-        _layer(flats, _SMALL_TEXT, x={"value": _WIDTH - 4}, text={"field": "text"}),
+        _layer(flats, _SMALL_TEXT, x=_RIGHT, text={"field": "text"}),
         _layer(lines, {"type": "line", "color": "currentColor"}, detail={"field": "line"}),
         _layer(
             names,
-            {"type": "text", "align": "left", "dx": 6, "dy": -10},
+            {"type": "text", "align": "left", "dx": 12, "dy": 5},
             text={"field": "text"},
         ),
         _layer(points, {"type": "rule", "opacity": 0.5}, y2={"field": "bound"}),
@@ -233,8 +243,8 @@ def roofline(tasks: Sequence[TaskFigures], peaks: Mapping[str, Any]) -> Spec:
             y=_axis("bound", "GFLOPS", log=True),
         ),
         _layer(points, {"type": "point", "filled": True, "color": BLUE, "size": 45, "opacity": 1}),
-        x=x,
-        y=_axis("y", "GFLOPS", log=True),
+        x=_axis("x", "FLOPs per byte", log=True, domain=[low, high]),
+        y=_axis("y", "GFLOPS", log=True, domain=[floor, top]),
     )
 
 
@@ -279,7 +289,7 @@ def noise(figures: SearchFigures) -> Spec:
     )
 
 
-def ratios(comparison: Comparison) -> Spec:
+def ratios(comparison: SearchComparison) -> Spec:
     """Time after over time before, of the tasks that changed most."""
     tasks = sorted(comparison.tasks, key=lambda t: -abs(math.log(t.ratio)))[:_MOST_RATIOS]
     tasks.sort(key=lambda t: t.ratio)
@@ -295,8 +305,8 @@ def ratios(comparison: Comparison) -> Spec:
             {"type": "point", "size": 60, "opacity": 1},
             y=y,
             x=_axis("ratio", "time after / time before", log=True),
-            color=_colours("kind", kinds),
-            shape={"field": "kind", "sort": list(kinds), "scale": {"range": ["diamond", "circle"]}},
+            color=_colours("kind", kinds) | {"legend": None},
+            shape=_shapes("kind", kinds, ["diamond", "circle"]),
         ),
     )
     return spec | {"height": 18 * len(values) + 80}
@@ -304,7 +314,8 @@ def ratios(comparison: Comparison) -> Spec:
 
 # --- parts --------------------------------------------------------------------------------------
 
-_SMALL_TEXT = {"type": "text", "align": "right", "dy": -7}
+_SMALL_TEXT = {"type": "text", "align": "right", "dx": -4, "dy": -7}
+_RIGHT = {"value": "width"}
 
 
 def _plot(*layers: Spec, **encoding: Any) -> Spec:
@@ -341,5 +352,16 @@ def _axis(
     }
 
 
-def _colours(field: str, names: Sequence[str]) -> Spec:
-    return {"field": field, "sort": list(names), "scale": {"range": [ORANGE, BLUE]}}
+def _shapes(field: str, names: Sequence[str], shapes: Sequence[Any]) -> Spec:
+    """With a legend, which so does not depend on colours."""
+    return {
+        "field": field,
+        "sort": list(names),
+        "scale": {"domain": list(names), "range": list(shapes)},
+        "legend": {"symbolStrokeColor": "currentColor"},
+    }
+
+
+def _colours(field: str, names: Sequence[str], first: str = ORANGE) -> Spec:
+    scale = {"domain": list(names), "range": [first, BLUE]}
+    return {"field": field, "sort": list(names), "scale": scale}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.brief import brief
@@ -10,20 +11,20 @@ from autotune.codec import to_json
 from autotune.network.bench.profile import NetworkProfile
 from autotune.reporting import html
 from autotune.reporting.document import Chapter, document
-from autotune.reporting.figures import Comparison, SearchFigures
+from autotune.reporting.figures import SearchComparison, SearchFigures
 from autotune.reporting.markdown import markdown
 
 
 @brief
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Figures of a search. `profile`: of the compiled network. `other`: the search that it is
-    compared with, which came before. Notebooks show it as a page."""
+class SearchReport:
+    """Figures of a search. `profiles`: of the compiled network, by the shapes of its inputs.
+    `other`: the search that it is compared with, which came before. Notebooks show it as a page."""
 
     figures: SearchFigures
-    profile: NetworkProfile | None = None
+    profiles: Mapping[str, NetworkProfile] = field(default_factory=dict)
     other: SearchFigures | None = None
-    comparison: Comparison | None = None
+    comparison: SearchComparison | None = None
 
     @property
     def title(self) -> str:
@@ -41,14 +42,14 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Every figure, as `docs/report.md` says."""
         found: dict[str, Any] = {"search": to_json(self.figures)}
-        if self.profile:
-            found["network"] = self.profile.to_json()
+        if self.profiles:
+            found["networks"] = {name: p.to_json() for name, p in self.profiles.items()}
         if self.comparison and self.other:
             found |= {"comparison": to_json(self.comparison), "before": to_json(self.other)}
         return found
 
     def _chapters(self) -> list[Chapter]:
-        return document(self.figures, self.profile, self.other, self.comparison)
+        return document(self.figures, self.profiles, self.other, self.comparison)
 
     def _repr_html_(self) -> str:
         return html.fragment(block for chapter in self._chapters() for block in chapter.blocks)

@@ -56,6 +56,8 @@ def refused(outcome: Outcome, code: int, *texts: str) -> None:
         (["run", "none.atn"], "none.atn"),
         (["bench", "none.atn"], "none.atn"),
         (["explain", "none.jsonl", "--task", "0"], "there is no file none.jsonl"),
+        (["report", "none.jsonl"], "there is no file none.jsonl"),
+        (["report", "none.jsonl", "--format", "pdf"], "pdf"),
         (["tune", "m.onnx", "--trials", "-1"], "--trials"),
         (["tune", "m.onnx", "--trials", "many"], "--trials"),
         (["tune", "m.onnx", "--time", "soon"], "'soon' is not a duration"),
@@ -136,7 +138,7 @@ def test_tune_into_a_place_that_cannot_be_written(here: Cli, model: Path) -> Non
     refused(here("tune", model, "--log", "/proc/x.jsonl"), 2, "/proc/x.jsonl")
 
 
-@pytest.mark.parametrize("command", ["resume", "distill", "compile", "explain"])
+@pytest.mark.parametrize("command", ["resume", "distill", "compile", "explain", "report"])
 def test_a_foreign_file_is_no_log(here: Cli, model: Path, command: str) -> None:
     more = {"compile": ["--log"], "explain": ["--task", "0"]}.get(command, [])
     before = model.read_bytes()

@@ -84,6 +84,7 @@ def writers(
         "autotune.api.bindings.network_at",
         "autotune.network.runtime.loading.load",
         "autotune.records.distill",
+        "autotune.api.reporting.read_log",
     ):
         monkeypatch.setattr(name, work)
     return {
@@ -92,6 +93,7 @@ def writers(
         "compile from a log": ["compile", "--log", tuned, "-o"],
         "distill": ["distill", tuned, "-o"],
         "run": ["run", artifact, "-o"],
+        "report": ["report", tuned, "-o"],
     }
 
 
@@ -117,6 +119,7 @@ def test_what_is_no_file_is_not_read(
         ["distill", path],
         ["compile", "--log", path],
         ["explain", path, "--task", 0],
+        ["report", path, "--format", "md"],
         ["run", path],
         ["bench", path],
         ["run", artifact, "--input", path],

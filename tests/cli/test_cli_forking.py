@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "run": ("run", ARTIFACT),
     "bench": ("bench", ARTIFACT, "--against", "tvm"),
     "measure": ("measure", LOG, "--task", "9"),
+    "report": ("report", LOG, "--format", "md"),
     "explain": ("explain", LOG, "--task", "0", "--stage", "asm"),
 }
 

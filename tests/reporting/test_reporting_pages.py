@@ -1,0 +1,164 @@
+"""Pages of a report: well formed, alone, readable by machines and in a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import MissingDependency
+from autotune.reporting import plots
+from autotune.reporting.figures import compared, figures_of
+from autotune.reporting.report import SearchReport
+from autotune.target import Target
+from tests.reporting.small_log import SmallLog
+
+pytest.importorskip("vl_convert", reason="plots need vl-convert-python")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+_VOID = {"meta", "wbr", "br"}
+
+
+@pytest.fixture(scope="module")
+def report() -> SearchReport:
+    target = Target("testcpu", "+avx2,+fma", 256, 16, 32 << 10, 1 << 20, 32 << 20, 4)
+    small = SmallLog(target)
+    small.add_all()
+    figures = figures_of(small.log(), "small.jsonl")
+    return SearchReport(figures, other=figures, comparison=compared(figures, figures))
+
+
+@pytest.fixture(scope="module")
+def page(report: SearchReport) -> str:
+    return report.html()
+
+
+class _Checked(HTMLParser):
+    """Elements with their attributes; every tag is closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        assert len(dict(attrs)) == len(attrs), tag
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+def test_a_page_is_well_formed_and_asks_for_nothing(page: str) -> None:
+    parsed = _Checked(page)
+    assert not {"script", "link", "img", "iframe", "object", "base"} & {t for t, _ in parsed.found}
+    for tag, attributes in parsed.found:
+        for name, value in attributes.items():
+            assert not name.startswith(("src", "on")), f"{tag} {name}"
+            assert name.startswith("xmlns") or "//" not in (value or ""), f"{tag} {name}={value}"
+    assert not re.search(r"url\(|@import", page)
+    assert "default-src 'none'" in page
+    assert len(page) < 2_000_000
+    assert "<two>" not in page
+
+
+def test_a_page_can_be_read_without_eyes_or_mouse(page: str) -> None:
+    """Landmarks, headings, tables with headers, plots with all of their words, places to go to."""
+    parsed = _Checked(page)
+    assert parsed.all("html") == [{"lang": "en"}]
+    assert [len(parsed.all(tag)) for tag in ("h1", "main", "nav")] == [1, 1, 1]
+    ids = Counter(attributes["id"] for _, attributes in parsed.found if "id" in attributes)
+    assert set(ids.values()) == {1}
+    for link in parsed.all("a"):
+        assert (link["href"] or "")[1:] in ids
+    assert len(parsed.all("caption")) == len(parsed.all("table")) > 5
+    assert all("scope" in head for head in parsed.all("th"))
+    drawn = parsed.all("svg")
+    assert len(drawn) == len(parsed.all("figure")) == len(parsed.all("figcaption")) > 7
+    assert all(d["role"] == "img" and len(d["aria-label"] or "") > 20 for d in drawn)
+    inside = [a for t, a in parsed.found if t in ("g", "path", "text") and "role" in a]
+    assert not inside
+    assert all(a.get("tabindex") in (None, "0") for _, a in parsed.found)
+
+
+def _contrast(one: str, other: str) -> float:
+    """Contrast of two colours as WCAG 2 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_colours_have_contrast_on_light_and_dark_paper(page: str) -> None:
+    found = re.findall(r"--(ink|paper|link): (#\w{6})", page)
+    light, dark = dict(found[:3]), dict(found[3:6])
+    for colours in (light, dark):
+        assert _contrast(colours["ink"], colours["paper"]) > 7
+        assert _contrast(colours["link"], colours["paper"]) > 4.5
+        for mark in (plots.BLUE, plots.ORANGE):
+            assert _contrast(mark, colours["paper"]) > 3
+    drawn = "".join(re.findall(r"<svg.*?</svg>", page, re.S))
+    used = set(re.findall(r'(?:fill|stroke)="([^"]+)"', drawn))
+    assert used <= {plots.BLUE, plots.ORANGE, "currentColor", "none", "transparent"}
+
+
+def test_without_the_library_it_says_what_to_install(
+    report: SearchReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(MissingDependency, match="vl-convert-python") as error:
+        report.html()
+    assert "autotune-compiler[report]" in error.value.hint
+    assert "<svg" not in report._repr_html_()
+    assert "Mat&lt;Mul&gt;0" in report._repr_html_()
+
+
+def test_a_notebook_shows_the_same_plots(report: SearchReport, page: str) -> None:
+    shown = report._repr_html_()
+    _Checked(shown)
+    assert shown.count("<svg") == page.count("<svg")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look at the page with")
+def test_a_browser_shows_the_page_within_a_phone(page: str, tmp_path: Path) -> None:
+    """Nothing but tables, which scroll by themselves, is wider than 390 pixels."""
+    phone = tmp_path / "phone.html"
+    phone.write_text(
+        f'<iframe style="width:390px;height:844px;border:0" srcdoc="{escape(page)}" '
+        'onload="const d = this.contentDocument.documentElement;'
+        "document.title = [d.scrollWidth, d.clientWidth, d.querySelectorAll('svg').length]\">"
+        "</iframe>"
+    )
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    folder = f"--user-data-dir={tmp_path / 'profile'}"
+    done = subprocess.run(
+        [*command, folder, phone.as_uri()], capture_output=True, text=True, timeout=120, check=False
+    )
+    title = re.search(r"<title>(\d+),(\d+),(\d+)</title>", done.stdout)
+    assert title, done.stderr[-2000:]
+    wide, room, n_plots = map(int, title.groups())
+    assert wide <= room <= 390
+    assert n_plots == page.count("<svg")
