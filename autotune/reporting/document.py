@@ -63,10 +63,11 @@ class Picture:
 @brief
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A text of a program."""
+    """A text of a program. `is_open`: not folded away."""
 
     title: str
     text: str
+    is_open: bool = False
 
 
 Block: TypeAlias = Paragraph | Sheet | Picture | Listing
@@ -107,6 +108,16 @@ def document(
     ]
     chapters = [Chapter(title, tuple(blocks)) for title, blocks in parts]
     return [chapter for chapter in chapters if chapter.blocks]
+
+
+def search_blocks(figures: SearchFigures) -> list[Block]:
+    """The search of a computation in brief: latency over trials, roofline, figures."""
+    parts = (_progress(figures), _roofline(figures), _tasks(figures), _failures(figures))
+    return [block for block in chain.from_iterable(parts) if not _is_detail(block)]
+
+
+def _is_detail(block: Block) -> bool:
+    return isinstance(block, Sheet) and block.is_detail
 
 
 # --- result -------------------------------------------------------------------------------------
@@ -173,20 +184,22 @@ def _progress(figures: SearchFigures) -> Iterator[Block]:
     first, last = points[0], points[-1]
     middle_s = (first.latency_s + last.latency_s) / 2
     half = next(p for p in points if p.latency_s <= middle_s)
+    has_gain = last.latency_s < first.latency_s
     yield Picture(
-        "The network over trials",
+        "Latency over trials",
         f"From {format_seconds(first.latency_s)} to {format_seconds(last.latency_s)} in "
-        f"{_counted(last.n_trials, 'trial')}; half of the gain after {half.n_trials}.",
+        f"{_counted(last.n_trials, 'trial')}"
+        + (f"; half of the gain after {half.n_trials}." if has_gain else "."),
         plots.progress(figures, "trials"),
     )
     yield Picture(
-        "The network over time",
-        f"The same in {format_duration(last.elapsed_s)}; half of the gain after "
-        f"{format_duration(half.elapsed_s)}.",
+        "Latency over time",
+        f"The same in {format_duration(last.elapsed_s)}"
+        + (f"; half of the gain after {format_duration(half.elapsed_s)}." if has_gain else "."),
         plots.progress(figures, "time"),
     )
     heavy = [t for t in heaviest(figures.tasks, _HEAVIEST) if t.progress]
-    if heavy:
+    if len(heavy) > 1:
         yield Picture(
             "The tasks that take longest, over their trials",
             "",
@@ -199,7 +212,7 @@ def _progress(figures: SearchFigures) -> Iterator[Block]:
         for p in _few(points, 20)
     )
     head = ("trials", "time", "latency")
-    yield Sheet("Latency of the network during the search", head, rows, frozenset(head), True)
+    yield Sheet("Latency in numbers", head, rows, frozenset(head), True)
 
 
 def heaviest(tasks: Sequence[TaskFigures], n: int) -> list[TaskFigures]:
@@ -231,7 +244,8 @@ def _where(figures: SearchFigures) -> Iterator[Block]:
     text = (
         f"{_counted(len(top), 'group')} of calls {'take' if len(top) > 1 else 'takes'} "
         f"{100 * share:.0f} % of the tuned latency. Most was saved by "
-        f"{gain.label} (task {_ids(gain.tasks)}): {format_seconds(saved if saved > 0 else None)}."
+        f"{gain.label} (task {' and '.join(map(str, gain.tasks))}): "
+        f"{format_seconds(saved if saved > 0 else None)}."
     )
     yield Picture("Untuned and tuned", text, plots.before_after(top))
     rows = tuple(

@@ -13,6 +13,8 @@ from importlib.resources import files
 from autotune.reporting.document import Block, Chapter, Listing, Paragraph, Picture, Sheet
 from autotune.reporting.plots import has_plots, svg
 
+_MOST_ENLARGED = 1.45
+"""Of a plot, over the size that its text is for."""
 _PORTRAIT_COLUMNS = 10
 """Wider tables are printed on pages that lie."""
 
@@ -104,9 +106,9 @@ def _block(block: Block) -> str:
             return f"<details><summary>{escape(caption)}</summary>{_table(block)}</details>"
         case Sheet():
             return _table(block)
-        case Listing(title=title, text=text):
+        case Listing(title=title, text=text, is_open=is_open):
             return (
-                f"<details><summary>{escape(title)}</summary>"
+                f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>"
                 f'<pre tabindex="0">{escape(text)}</pre></details>'
             )
 
@@ -114,9 +116,12 @@ def _block(block: Block) -> str:
 def _figure(picture: Picture) -> str:
     """The plot is one image to a screen reader, with all of its words."""
     drawn = svg(picture.spec)
+    found = re.search(r'width="(\d+)', drawn)
+    most = round(_MOST_ENLARGED * int(found[1])) if found else 0
     words = " ".join(filter(None, (picture.text, picture.key)))
     label = escape(f"Plot: {picture.title}. {words}", quote=True)
-    drawn = re.sub(r"<svg ", f'<svg role="img" aria-label="{label}" ', drawn, count=1)
+    frame = f'<svg style="max-width:{most}px" role="img" aria-label="{label}" '
+    drawn = frame + drawn.removeprefix("<svg ")
     drawn = re.sub(r' (aria-(?!label=)[a-z]+|xmlns:xlink|class)="[^"]*"', "", drawn)
     drawn = re.sub(r'(<(?!svg )[^>]*?) role="[^"]*"', r"\1", drawn)
     return (

@@ -8,7 +8,7 @@ colour alone: fill, dash or shape differ as well.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -26,7 +26,6 @@ BLUE, ORANGE = "#3b82c4", "#c2691c"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 _WIDTH, _HEIGHT = 440, 280
 _MOST_RATIOS = 30
-_MS = 1e3
 _CONFIG: Spec = {
     "background": "transparent",
     "font": "sans-serif",
@@ -93,14 +92,15 @@ def _converter() -> Any:
 def progress(figures: SearchFigures, over: str) -> Spec:
     """Latency of the network over `trials` or `time`."""
     x = _over(over, max(p.elapsed_s for p in figures.progress))
-    values = [_point(p, x) for p in figures.progress]
-    untuned = {"y": figures.progress[0].latency_s * _MS, "text": "untuned"}
+    scale, unit = _unit(p.latency_s for p in figures.progress)
+    values = [_point(p, x, scale) | {"n": n} for n, p in enumerate(figures.progress)]
+    untuned = {"y": figures.progress[0].latency_s * scale, "text": "untuned"}
     return _plot(
-        _layer(values, {"type": "line", "interpolate": "step-after", "color": BLUE}),
+        _layer(values, _STEPS | {"color": BLUE}, order=_IN_ORDER),
         _layer([untuned], {"type": "rule", "strokeDash": [4, 3]}, x=None),
         _layer([untuned], _SMALL_TEXT, x=_RIGHT, text={"field": "text"}),
         x=_axis("x", x["title"], zero=True),
-        y=_axis("y", "ms per inference"),
+        y=_axis("y", unit),
     )
 
 
@@ -109,20 +109,22 @@ def both_progress(before: SearchFigures, after: SearchFigures) -> Spec:
     longest = max(p.elapsed_s for f in (before, after) for p in f.progress)
     x = _over("time", longest)
     names = ("before", "after")
+    scale, unit = _unit(p.latency_s for f in (before, after) for p in f.progress)
     values = [
-        _point(p, x) | {"log": name}
+        _point(p, x, scale) | {"log": name, "n": n}
         for name, f in zip(names, (before, after), strict=True)
-        for p in f.progress
+        for n, p in enumerate(f.progress)
     ]
     return _plot(
         _layer(
             values,
-            {"type": "line", "interpolate": "step-after"},
+            _STEPS,
+            order=_IN_ORDER,
             color=_colours("log", names) | {"legend": None},
             strokeDash=_shapes("log", names, [[4, 3], [1, 0]]),
         ),
         x=_axis("x", x["title"], zero=True),
-        y=_axis("y", "ms per inference"),
+        y=_axis("y", unit),
     )
 
 
@@ -134,8 +136,13 @@ def _over(over: str, longest_s: float) -> dict[str, Any]:
     return {"title": f"{unit} of the search", "of": lambda p: p.elapsed_s / scale}
 
 
-def _point(point: Any, x: Mapping[str, Any]) -> Spec:
-    return {"x": x["of"](point), "y": point.latency_s * _MS}
+def _point(point: Any, x: Mapping[str, Any], scale: float) -> Spec:
+    return {"x": x["of"](point), "y": point.latency_s * scale}
+
+
+def _unit(seconds: Iterable[float]) -> tuple[float, str]:
+    """Factor from seconds, and the title of an axis of these."""
+    return (1e3, "ms per inference") if max(seconds) >= 1e-3 else (1e6, "µs per inference")
 
 
 def task_progress(tasks: Sequence[TaskFigures]) -> Spec:
@@ -146,7 +153,7 @@ def task_progress(tasks: Sequence[TaskFigures]) -> Spec:
         for name, t in zip(names, tasks, strict=True)
         for p in t.progress
     ]
-    line = {"type": "line", "interpolate": "step-after", "color": BLUE, "point": {"color": BLUE}}
+    line = _STEPS | {"color": BLUE, "point": {"color": BLUE}}
     bounded = {"filter": "datum.bound > 0"}
     bound = {"field": "bound", "type": "quantitative", "aggregate": "min"}
     return {
@@ -176,8 +183,9 @@ def task_progress(tasks: Sequence[TaskFigures]) -> Spec:
 def before_after(calls: Sequence[CallFigures]) -> Spec:
     """Seconds of calls before and after."""
     kinds = ("untuned", "tuned")
+    scale, unit = _unit(c.untuned_s or 0.0 for c in calls)
     values = [
-        {"call": _called(c), "kind": kind, "ms": (seconds or 0.0) * _MS}
+        {"call": _called(c), "kind": kind, "time": (seconds or 0.0) * scale}
         for c in calls
         for kind, seconds in zip(kinds, (c.untuned_s, c.tuned_s), strict=True)
     ]
@@ -188,7 +196,7 @@ def before_after(calls: Sequence[CallFigures]) -> Spec:
             {"type": "bar", "stroke": "currentColor", "strokeWidth": 1},
             fill=fill | {"legend": {"symbolStrokeColor": "currentColor", "symbolStrokeWidth": 1}},
         ),
-        x=_axis("ms", "ms per inference", zero=True),
+        x=_axis("time", unit, zero=True),
         y={"field": "call", "sort": [_called(c) for c in calls], "title": None},
         yOffset={"field": "kind", "sort": list(kinds)},
     )
@@ -211,10 +219,11 @@ def roofline(tasks: Sequence[TaskFigures], peaks: Mapping[str, Any]) -> Spec:
         for t in tasks
         if t.gflops and t.n_bytes
     ]
-    intensities = [p["x"] for p in points]
-    low, high = min(intensities) / 2, max(intensities) * 2
     roofs = {"float32": peaks["flops_per_s"], **dict(peaks.get("dots", {}))}
     bandwidths = {"L2": peaks["warm_bytes_per_s"], "weights": peaks["cold_bytes_per_s"]}
+    ridges = [peaks["flops_per_s"] / rate for rate in bandwidths.values()]
+    places = [*ridges, *(p["x"] for p in points)]
+    low, high = min(places) / 2, max(places) * 2
     lines = [
         {"line": name, "x": x, "y": min(rate * x, peaks["flops_per_s"]) * 1e-9}
         for name, rate in bandwidths.items()
@@ -316,6 +325,9 @@ def ratios(comparison: SearchComparison) -> Spec:
 
 _SMALL_TEXT = {"type": "text", "align": "right", "dx": -4, "dy": -7}
 _RIGHT = {"value": "width"}
+_STEPS: Spec = {"type": "line", "interpolate": "step-after"}
+_IN_ORDER = {"field": "n", "type": "quantitative"}
+"""Several measurements of finalists are at one number of trials."""
 
 
 def _plot(*layers: Spec, **encoding: Any) -> Spec:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune import Task
 from autotune.errors import MissingDependency
+from autotune.records import write_log
 from autotune.reporting import plots
 from autotune.reporting.figures import compared, figures_of
 from autotune.reporting.report import SearchReport
@@ -138,6 +140,28 @@ def test_a_notebook_shows_the_same_plots(report: SearchReport, page: str) -> Non
     shown = report._repr_html_()
     _Checked(shown)
     assert shown.count("<svg") == page.count("<svg")
+
+
+def test_notebooks_show_tasks_schedules_and_results(tmp_path: Path, any_target: Target) -> None:
+    small = SmallLog(any_target)
+    small.add_all()
+    path = tmp_path / "small.jsonl"
+    write_log(path, small.log())
+    task = Task(small.dags[1], target=any_target, threads=1)
+    assert "Computation" in task._repr_html_()
+    assert "<svg" not in task._repr_html_()
+    task._log = path  # as after `tune`
+    shown = task._repr_html_()
+    _Checked(shown)
+    assert shown.count("<svg") == 5
+    assert "Mat&lt;Mul&gt;1" in shown
+    best = task.best()
+    assert "10.00 µs" in best._repr_html_()
+    schedule = task.schedule(best.steps)._repr_html_()
+    _Checked(schedule)
+    assert "vectorize j.1 in 8" in schedule
+    path.unlink()
+    assert "<svg" not in task._repr_html_()
 
 
 @pytest.mark.slow

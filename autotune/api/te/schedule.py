@@ -93,6 +93,12 @@ class Schedule:
     def __str__(self) -> str:
         return str(self._state)
 
+    def _repr_html_(self) -> str:
+        from autotune.reporting.document import Listing
+        from autotune.reporting.html import fragment
+
+        return fragment([Listing("Loops", str(self), True), Listing("Steps", self.python())])
+
     def apply(self, *steps: Step) -> Schedule:
         """Take `steps`, or none of them: ScheduleError names the step, its loop and the reason."""
         state = self._state

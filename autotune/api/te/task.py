@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.api.showing import Show, showing
-from autotune.api.te.schedule import Schedule
+from autotune.api.te.schedule import Schedule, python_text
 from autotune.api.tune.model import resuming, tune_network
 from autotune.api.tune.tune_result import Events
 from autotune.brief import brief, cut
 from autotune.config import resolve
-from autotune.errors import DefinitionError, LogMismatch, UsageError
+from autotune.errors import AutotuneError, DefinitionError, LogMismatch, UsageError
 from autotune.graph.network import Network, Port, TaskCall
 from autotune.graph.storage import Activation
 from autotune.machine import require_threads
@@ -51,7 +51,7 @@ from autotune.te.language import dag_of
 from autotune.te.strides import dense
 from autotune.te.values import Tensor, numbered
 from autotune.tuner import arithmetic_s, dots_of
-from autotune.units import format_seconds
+from autotune.units import format_flops, format_seconds
 
 Array: TypeAlias = NDArray[Any]
 Workload: TypeAlias = Callable[..., Tensor | Sequence[Tensor]]
@@ -65,6 +65,14 @@ class Best:
     latency_s: float
     steps: Steps
     sketch: str
+
+    def _repr_html_(self) -> str:
+        from autotune.reporting.document import Listing, Sheet
+        from autotune.reporting.html import fragment
+
+        facts = (("Latency", format_seconds(self.latency_s)), ("Structure", self.sketch))
+        steps = "\n".join(map(python_text, self.steps))
+        return fragment([Sheet("Best program", ("", ""), facts), Listing("Steps", steps)])
 
 
 class Task:
@@ -97,6 +105,19 @@ class Task:
 
     def __repr__(self) -> str:
         return cut(f"Task({self.name}, {self.key}, {self.threads} threads)")
+
+    def _repr_html_(self) -> str:
+        from autotune.reporting.document import Block, Listing, Paragraph, search_blocks
+        from autotune.reporting.figures import figures_of
+        from autotune.reporting.html import fragment
+
+        machine = f"{self.threads} {'thread' if self.threads == 1 else 'threads'}"
+        text = f"{self.name}: {format_flops(self.dag.flops)}, {machine} of {self.target.cpu}"
+        blocks: list[Block] = [Paragraph(text), Listing("Computation", str(self.dag))]
+        if self._log is not None:
+            with suppress(AutotuneError):  # no log yet, or no more
+                blocks += search_blocks(figures_of(read_log(self._log), self._log.name))
+        return fragment(blocks)
 
     @property
     def key(self) -> str:

@@ -53,6 +53,11 @@ class TuneResult:
             seconds = f"{format_seconds(self.before)} -> {format_seconds(self.after)}"
         return f"TuneResult({_ending(str(self.log))}: {seconds}, {self.trials} trials)"
 
+    def _repr_html_(self) -> str:
+        from autotune.api.reporting import report
+
+        return report(self.log)._repr_html_()
+
 
 def _ending(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"…{text[-_MOST_SHOWN:]}"
