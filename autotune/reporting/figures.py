@@ -19,7 +19,7 @@ from autotune.brief import brief
 from autotune.codec import BAD, AnyFloat
 from autotune.errors import AutotuneError, LogMismatch
 from autotune.measure.peak import Peaks
-from autotune.records import Log, MeasureRecord, ranked_records
+from autotune.records import End, Header, Log, MeasureRecord, ranked_records
 from autotune.records.distill import simplest
 from autotune.result import MeasureStatus
 from autotune.schedule.replay import replay
@@ -211,15 +211,18 @@ class _Search:
 
     def __init__(self, log: Log) -> None:
         self.log, header = log, log.header
-        bounds_s = {key: s for end in log.ends for key, s in end.bounds_s.items() if s > 0}
-        self.stops = {key: value for end in log.ends for key, value in end.stops.items()}
+        self.runs = [h for h in log.headers if _machine(h) == _machine(header)]
+        runs = {run.run_id for run in self.runs}
+        self.ends = [end for end in log.ends if end.run_id in runs]
+        bounds_s = {key: s for end in self.ends for key, s in end.bounds_s.items() if s > 0}
+        self.stops = {key: value for end in self.ends for key, value in end.stops.items()}
         self.tasks = logged_tasks(log, bounds_s)
         known = {task.key for task in self.tasks}
-        machine = (header.target.key, header.n_threads)
+        machine = _machine(header)
         self.ours = [
             r for r in log.records if (r.target_key, r.n_threads) == machine and r.workload in known
         ]
-        self.peaks = _peaks(log)
+        self.peaks = _peaks(self.ends, header)
         self.ids = {key: n for n, (key, _) in enumerate(header.tasks)}
         self.by_task: dict[str, list[MeasureRecord]] = {task.key: [] for task in self.tasks}
         for record in self.ours:
@@ -232,9 +235,9 @@ class _Search:
 
     def figures(self, name: str) -> SearchFigures:
         log, header, found = self.log, self.log.header, totals(self.network, self.times)
-        last = log.headers[-1].run_id
+        last = self.runs[-1].run_id
         seconds: Counter[str] = Counter()
-        for end in log.ends:
+        for end in self.ends:
             seconds.update(end.seconds)
         return SearchFigures(
             model=PurePath(header.model_path).name or "a computation",
@@ -243,8 +246,8 @@ class _Search:
             n_threads=header.n_threads,
             created=header.created,
             versions=header.versions,
-            n_runs=len(log.headers),
-            stopped=next((end.reason for end in log.ends if end.run_id == last), ""),
+            n_runs=len(self.runs),
+            stopped=next((end.reason for end in self.ends if end.run_id == last), ""),
             n_trials=self.ledger.n_trials,
             elapsed_s=spent(log).elapsed_s,
             seconds=dict(seconds),
@@ -252,7 +255,7 @@ class _Search:
             tuned_s=found.tuned_s,
             share=found.share,
             peaks=self.peaks.to_json() if self.peaks else {},
-            disturbances=tuple(end.noise for end in log.ends if end.noise),
+            disturbances=tuple(end.noise for end in self.ends if end.noise),
             progress=tuple(self._progress()),
             tasks=tuple(map(self._task, self.tasks)),
             calls=tuple(self._calls()),
@@ -376,7 +379,7 @@ class _Search:
             )
         if lost := len(log.header.tasks) - len(self.tasks):
             yield f"the log lacks the computation of {lost} of its tasks"
-        if not log.ends:
+        if not self.ends:
             yield "the log has no end of a run, which tells bounds and reasons to stop"
         elif self.peaks is None:
             yield "the log has no peaks of the machine: an older version wrote it"
@@ -384,10 +387,14 @@ class _Search:
             yield "the weights of the model were random"
 
 
-def _peaks(log: Log) -> Peaks | None:
-    for end in reversed(log.ends):
+def _machine(header: Header) -> tuple[str, int]:
+    return header.target.key, header.n_threads
+
+
+def _peaks(ends: Sequence[End], header: Header) -> Peaks | None:
+    for end in reversed(ends):
         with contextlib.suppress(*BAD):
-            return Peaks.from_json(end.peaks, log.header.target.isa)
+            return Peaks.from_json(end.peaks, header.target.isa)
     return None
 
 
