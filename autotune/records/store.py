@@ -24,6 +24,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import PurePath
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
@@ -48,6 +49,8 @@ _NAME = re.compile(r"([^/]+)/(\d+)/([0-9a-f]+)-([0-9a-f]+)\.([0-9a-f]+)" + re.es
 _FORM_DIGITS = 12
 _DIGEST_DIGITS = 32
 _ENTRY_BYTES = 64 << 20
+_MOST_OF_FORM = 16
+"""Entries of other tasks of a form that are read for one that has none."""
 _MOST_ENTRIES = 8
 """Of one group; a writer that finds more merges them."""
 _MOST_LOOKS = 4
@@ -142,15 +145,19 @@ class RecordStore:
                 break
         return _entries(names, found)
 
-    def log(self, target_key: str, n_threads: int, tasks: Collection[str]) -> Log | None:
-        """Records of these tasks; None where there are none."""
+    def log(
+        self, target_key: str, n_threads: int, tasks: Collection[str], forms: Collection[str] = ()
+    ) -> Log | None:
+        """Records of these tasks, and of some of these forms (`form_digest`); None where there are
+        none.
+        """
         machine = target_key, n_threads
-
-        def wanted(name: EntryName) -> bool:
-            of = name.group
-            return (of.target_key, of.n_threads) == machine and of.task in tasks
-
-        return self.read(wanted).log()
+        names = [n for n in self.names() if (n.group.target_key, n.group.n_threads) == machine]
+        chosen = {name for name in names if name.group.task in tasks}
+        for form in forms:
+            alike = (name for name in names if name.group.form == form and name not in chosen)
+            chosen.update(islice(alike, _MOST_OF_FORM))
+        return self.read(chosen.__contains__).log() if chosen else None
 
     def state(self, target_key: str) -> str:
         """A digest of the entries of a CPU: another one whenever some were added or removed."""

@@ -202,6 +202,11 @@ class SketchPolicy:
         rows, scores, _ = self._generation(sketch, *found)
         return (self._candidate(name, rows, scores, k) for k in range(len(scores)))
 
+    def at(self, name: str, row: Rows) -> Candidate | None:
+        """The candidate of a row of a structure; None where that has no program."""
+        rows, scores, _ = self._score(self.sketches[name], row[None])
+        return self._candidate(name, rows, scores, 0) if len(rows) else None
+
     def _is_owed(self, name: str) -> bool:
         """Whether a structure of a user's rule is unmeasured; the cost model may misjudge it."""
         return self.sketches[name].is_foreign and not self._measured[name]

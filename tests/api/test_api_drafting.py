@@ -14,8 +14,10 @@ from autotune.loopir.lower import lower
 from autotune.records import Log, MeasureRecord, Workload
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_text
-from autotune.search.alike import adapted, known_of
-from autotune.search.defaults import default_candidate
+from autotune.search.alike import Known, adapted, carried, known_of
+from autotune.search.cost.analytic import estimate_s
+from autotune.search.defaults import default_alternatives, default_candidate
+from autotune.search.policy import Candidate
 from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Load, Reduce, Var, call, mul
@@ -119,3 +121,39 @@ def test_a_damaged_list_of_schedules_is_no_error(tmp_path: Path, searched: list[
         store.put(key, b'[[1, 2], "x"]')
     drafts(store).of([product(80)], quiet)
     assert len(searched) == 2
+
+
+def measured(rows: int, candidate: Candidate, misjudged: float) -> Known:
+    """A schedule of `product(rows)`, which took so many times what the cost model expected."""
+    expected_s = estimate_s(product(rows), candidate.steps, TARGET, 2)
+    known = Candidate(candidate.steps, candidate.sketch, expected_s)
+    return known_of(product(rows), known, misjudged * expected_s)
+
+
+def other_structures(rows: int) -> list[Candidate]:
+    """A good program of each of a few structures."""
+    found = default_alternatives(product(rows), TARGET, 2, LIMIT, 64, factor=1.6)
+    return list({c.sketch: c for c in found}.values())
+
+
+def test_of_schedules_that_were_measured_at_two_lengths_the_nearer_tells_more() -> None:
+    """Two programs: the cost model thinks too well of one where rows are few, of the other where
+    they are many."""
+    first, second, *_ = other_structures(64)
+    known = [
+        *(measured(32, c, bad) for c, bad in ((first, 1.0), (second, 4.0))),
+        *(measured(512, c, bad) for c, bad in ((first, 4.0), (second, 1.0))),
+    ]
+    picked = {n: carried(product(n), known, TARGET, 2, LIMIT) for n in (36, 40, 420, 500)}
+    sketches = {n: candidate.sketch for n, candidate in picked.items() if candidate}
+    assert sketches == {36: first.sketch, 40: first.sketch, 420: second.sketch, 500: second.sketch}
+
+
+def test_a_program_of_any_length_is_made_of_a_few_or_refused() -> None:
+    known = [measured(n, default_candidate(product(n), TARGET, 2), 1.0) for n in (16, 64, 256)]
+    n_found = 0
+    for rows in (1, 2, 3, 17, 31, 63, 65, 96, 128, 200, 257, 384):
+        found = carried(product(rows), known, TARGET, 2, LIMIT)
+        n_found += found is not None
+        assert found is None or lower(product(rows), found.steps, verify=True).kernels
+    assert n_found >= 8

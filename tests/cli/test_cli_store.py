@@ -169,3 +169,33 @@ def test_what_is_no_store_is_one_line_with_a_hint_and_a_code(
     assert not (tmp_path / "x.jsonl").exists()
     assert [path.name for path in foreign.iterdir()] == ["thesis.tex"]
     assert len([*later.iterdir()]) == 1
+
+
+@pytest.fixture(scope="module")
+def of_two_lengths(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> tuple[Path, Path]:
+    """A model of any length, and a log of two."""
+    folder = tmp_path_factory.mktemp("lengths")
+    onnx.save(mlp(batch="n"), folder / "m.onnx")
+    options = ("--trials", 32, "--threads", 1, "--preset", "ci", "--log", folder / "m.jsonl")
+    done = cli("tune", folder / "m.onnx", "--dim", "n=4,24", *options)
+    assert done.code == 0, done.err
+    return folder / "m.onnx", folder / "m.jsonl"
+
+
+def test_lengths_that_were_not_tuned_take_what_was_measured_at_others_and_are_right(
+    tmp_path: Path, cli: Cli, of_two_lengths: tuple[Path, Path]
+) -> None:
+    """One artifact of several lengths, without a trial; each is compared with ONNX Runtime."""
+    model, log = of_two_lengths
+    assert cli("distill", log, "--store", tmp_path / "store").code == 0
+    for option, place, lengths in (
+        ("--log", log, "1,5,16,33"),
+        ("--store", tmp_path / "store", "7"),
+    ):
+        out = tmp_path / "m.atn"
+        command = ("compile", model, "--dim", f"n={lengths}", "--threads", 1, "--no-cache")
+        done = cli(*command, option, place, "-o", out)
+        assert done.code == 0, done.err
+        assert "tasks take schedules measured at other extents" in done.err
+        assert len(read_artifact(out).variants) == len(lengths.split(","))
+        assert "outputs agree with ONNX Runtime" in done.err

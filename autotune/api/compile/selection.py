@@ -6,7 +6,7 @@ best_records(networks, plan) ─► choose(networks, plan, best) ─► networks
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,12 +30,13 @@ from autotune.network.compile.sharing import (
 )
 from autotune.network.compile.variants import tasks_of
 from autotune.records import Header, Log, MeasureRecord, best_for, ranked_records
-from autotune.records.store import RecordStore
+from autotune.records.store import RecordStore, form_digest
 from autotune.schedule.steps import Steps
 from autotune.search.defaults import default_alternatives
 from autotune.search.policy import Candidate
 from autotune.target import Target, difference
 from autotune.te.dag import ComputeDAG
+from autotune.te.form import form_of
 
 Progress: TypeAlias = Callable[[str], AbstractContextManager[OnProgress]]
 """Told the name of long work that begins; the block gets a progress callback."""
@@ -56,7 +57,7 @@ class CompilePlan:
     in `records` of tasks without a record in it. `store`: where programs are kept and found
     again. `max_bytes`: most bytes of constants. `given`: inputs of the user's for the check.
     `note`, `progress`: are told what is going on. `drafts`: analytic defaults of tasks that were
-    found already, by key.
+    found already, by key; `carried`: those that were measured at other extents.
     """
 
     request: CompileRequest
@@ -75,6 +76,7 @@ class CompilePlan:
     note: Note = silent
     progress: Progress = no_progress
     drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
+    carried: set[str] = field(default_factory=set, compare=False)
 
     @property
     def known(self) -> Log | None:
@@ -94,12 +96,14 @@ class CompilePlan:
 
 
 def with_stored_records(plan: CompilePlan, networks: Sequence[Network]) -> CompilePlan:
-    """`plan` with what its store knows of tasks that have no record in its log."""
+    """`plan` with what its store knows of tasks without a record in its log, and of their forms."""
     if plan.records is None:
         return plan
     tasks = tasks_of(networks)
     own = _best_of(plan.log, plan).keys()
-    stored = plan.records.log(plan.target.key, plan.n_threads, tasks.keys() - own)
+    missing = {key: dag for key, dag in tasks.items() if key not in own}
+    forms = {form_digest(form_of(dag).text) for dag in missing.values()}
+    stored = plan.records.log(plan.target.key, plan.n_threads, missing, forms)
     found = stored.within(plan.max_error) if stored else None
     return replace(plan, stored=found if _best_of(found, plan) else None)
 
@@ -114,7 +118,7 @@ def _best_of(log: Log | None, plan: CompilePlan) -> dict[str, MeasureRecord]:
 def best_records(networks: Sequence[Network], plan: CompilePlan) -> dict[str, MeasureRecord]:
     """The best record of every task that the log knows, or else the store."""
     tasks = tasks_of(networks)
-    stored = _best_of(plan.stored, plan)
+    stored = {key: r for key, r in _best_of(plan.stored, plan).items() if key in tasks}
     if stored and plan.records is not None:
         plan.note(f"{len(stored)} of {len(tasks)} tasks take records of {plan.records.title}")
     return {**stored, **_of_log(networks, plan)}
@@ -127,8 +131,9 @@ def _of_log(networks: Sequence[Network], plan: CompilePlan) -> dict[str, Measure
     if not any(r.target_key == plan.target.key for r in plan.log.records):
         require_same_machine(plan.log.header, plan.target)
     best = best_for(plan.log, plan.target.key, plan.n_threads)
-    found = {key: best[key] for key in tasks_of(networks) if key in best}
-    if not found:
+    tasks = tasks_of(networks)
+    found = {key: best[key] for key in tasks if key in best}
+    if not found and not _forms(plan.log, best) & {form_of(dag).text for dag in tasks.values()}:
         raise LogMismatch(
             f"the log has no record for any task of {plan.bound.path.name}",
             f"it was made for {plan.log.header.model_path}",
@@ -136,6 +141,11 @@ def _of_log(networks: Sequence[Network], plan: CompilePlan) -> dict[str, Measure
     if networks[0].model_hash != plan.log.header.model_hash:
         plan.note("the log was made for another model file; tasks that are the same are used")
     return found
+
+
+def _forms(log: Log, keys: Iterable[str]) -> set[str]:
+    """Forms of tasks of a log."""
+    return {form_of(log.workloads[key].dag).text for key in keys if key in log.workloads}
 
 
 def choose(
@@ -163,8 +173,12 @@ def choose(
         first |= {k: Timed(d.steps, guess[k]) for k, d in defaults.items() if k not in best}
         steps |= _shared(kept, plan, {key: first[key] for key in used}, set(best))
     missing = [key for key in used if key not in best]
-    if missing:
-        plan.note(f"{len(missing)} of {len(used)} tasks take their analytic default")
+    n_carried = len(plan.carried.intersection(missing))
+    if n_carried:
+        plan.note(f"{n_carried} of {len(used)} tasks take schedules measured at other extents")
+    if len(missing) > n_carried:
+        n_default = len(missing) - n_carried
+        plan.note(f"{n_default} of {len(used)} tasks take their analytic default")
     return kept, {key: steps[key] for key in used}
 
 
@@ -174,8 +188,9 @@ def drafted(plan: CompilePlan, tasks: Mapping[str, ComputeDAG]) -> dict[str, Can
     if unknown:
         with plan.progress("choosing programs") as tell:
             drafts = Drafts(plan.target, plan.n_threads, plan.max_error, plan.store, plan.known)
-            found = drafts.of([tasks[key] for key in unknown], tell)
-        plan.drafts.update(zip(unknown, found, strict=True))
+            found = drafts.drafts([tasks[key] for key in unknown], tell)
+        plan.drafts.update({k: d.candidate for k, d in zip(unknown, found, strict=True)})
+        plan.carried.update(k for k, d in zip(unknown, found, strict=True) if d.is_carried)
     return {key: plan.drafts[key] for key in tasks}
 
 

@@ -31,7 +31,7 @@ def fitting(
         return dict(steps)
     rewritten = {key for key in steps if _is_rewritten(steps[key])}
     tasks = {key: dag for key, dag in tasks_of(networks).items() if key in rewritten}
-    exact = drafted(replace(plan, max_error=0.0, drafts={}), tasks)
+    exact = drafted(replace(plan, max_error=0.0, drafts={}, carried=set()), tasks)
     smaller = {
         key: Smaller(d.steps, _difference(d, plan.drafts.get(key))) for key, d in exact.items()
     }
