@@ -52,7 +52,11 @@ def pages(folder: Path) -> dict[str, str]:
         "sparse.md": _page("Sparse weights", _SPARSE, _sparse(sparse)),
         "low_precision.md": _page("Low precision", _LOW_PRECISION, _low_precision(low)),
         "real_models.md": _page("Real models", _REAL_MODELS, _real_models(real)),
-        "shapes.md": _page("Several shapes", _SHAPES, _shapes(shapes, artifacts)),
+        "shapes.md": _page(
+            "Several shapes",
+            _SHAPES,
+            [*_shapes(shapes, artifacts), *_lengths(read_rows(folder / "lengths.csv"))],
+        ),
         "drop_in.md": _page("Unmodified clients", _DROP_IN, _drop_in(drop)),
         "contention.md": _page(
             "A busy machine",
@@ -264,6 +268,23 @@ def _shapes(rows: list[Row], artifacts: list[Row]) -> Iterator[str]:
     yield from _by_machine(rows, [*keys, "ratio", "error"])
 
 
+def _lengths(rows: list[Row]) -> Iterator[str]:
+    if not rows:
+        return
+    yield "## Lengths that were not tuned"
+    yield _LENGTHS.strip()
+    keys = FIELDS_OF_LENGTHS
+    cells = [[*_cells([row], keys)[0], *_of_own(row)] for row in rows]
+    yield markdown(
+        [*(_HEADS.get(key, key) for key in keys), "untuned ÷ own", "carried ÷ own"], cells
+    )
+
+
+def _of_own(row: Row) -> list[str]:
+    own = float(row["own_us"])
+    return [f"{float(row[name]) / own:.3f}" for name in ("untuned_us", "carried_us")]
+
+
 def _by_machine(rows: list[Row], keys: Sequence[str]) -> Iterator[str]:
     for (machine,), group in _grouped(rows, "machine"):
         yield f"## Machine {machine}"
@@ -366,6 +387,15 @@ whether it gives the same. *outside*: why sessions stay ONNX Runtime's.
     python -m benchmarks.drop_in
 """
 
+FIELDS_OF_LENGTHS = ("machine", "model", "threads", "trials", "length", "untuned_us", "carried_us",
+                     "own_us")  # fmt: skip
+_LENGTHS = """
+Microseconds of an inference at lengths that were not tuned: without a log (*untuned*), with the
+schedules of [three other lengths](../shapes.md#lengths-that-were-not-tuned) (*carried*, no trial),
+and after a search of its own with so many trials per task (*own*), in turns.
+
+    python -m benchmarks.lengths --machine NAME && python -m benchmarks.results
+"""
 _SHAPES = """
 BERT-base with eight lengths and MobileNet v2 with batches of 1, 4 and 8, each in one artifact,
 beside ONNX Runtime and OpenVINO on the model with its free dimension, in turns. *one*: the artifact
