@@ -119,7 +119,7 @@ def test_an_unknown_name_is_told_with_close_ones(name: str, near: str) -> None:
 def test_a_file_is_the_target_that_wrote_it(any_target: Target, tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
     for target in map(parse_target, target_names()):
-        path.write_text(target_text(target, {"flops_per_s": 1e9}))
+        path.write_text(target_text(target, {"peaks": {"flops_per_s": 1e9}}))
         assert parse_target(str(path)) == target
         assert parse_target(str(path)).n_cores == target.n_cores
         assert parse_target(str(path)).key == target.key

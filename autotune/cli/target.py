@@ -43,7 +43,7 @@ def command(
     device = _device(name or "native", runner)
     if measure and runner is None and not runs_here(device.target):
         raise UsageError(f"this CPU cannot run code for '{name}'", "leave --measure out")
-    text = target_text(device.target, _peaks(device) if measure else None)
+    text = target_text(device.target, _facts(device, measure))
     if output is None:
         put(text.rstrip())
         return
@@ -76,6 +76,18 @@ def _device(name: str, runner: str | None) -> Device:
 
     target = parse_target(name)
     return program_device(runner, target) if runner else LocalDevice(target, default_threads())
+
+
+def _facts(device: Device, measure: bool) -> dict[str, object]:
+    """Of the machine, for people."""
+    from autotune.measure.program_device import ProgramDevice
+
+    facts: dict[str, object] = {}
+    if isinstance(device, ProgramDevice) and device.engine:
+        facts["engine"] = device.engine
+    if measure:
+        facts["peaks"] = _peaks(device)
+    return facts
 
 
 def _peaks(device: Device) -> dict[str, float]:

@@ -14,6 +14,8 @@ def barrier_ir(spins: int, isa: Isa) -> str:
     `words`: 256 bytes, zero at first. A waiting thread spins `spins` times, then yields its core at
     every further try, so with more threads than cores all still make progress.
     """
+    if not isa.has_threads:
+        return "define internal void @barrier(ptr %words, i64 %n) {\n  ret void\n}\n"
     return f"""
 declare i32 @sched_yield()
 {isa.pause_declaration}

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from autotune.errors import CodegenError
 
-_MAGIC = b"\x7fELF\x02\x01\x01"
+MAGIC = b"\x7fELF\x02\x01\x01"
 """64 bits, little endian, version 1."""
 _RELOCATABLE = 1
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -101,7 +101,7 @@ def read_object(data: bytes) -> Object:
 
 def _read(data: bytes) -> Object:
     header = _HEADER.unpack_from(data)
-    if not data.startswith(_MAGIC) or header[1] != _RELOCATABLE:
+    if not data.startswith(MAGIC) or header[1] != _RELOCATABLE:
         raise ValueError
     heads = [_SECTION.unpack_from(data, header[6] + n * _SECTION.size) for n in range(header[12])]
     names = _contents(data, heads[header[13]])

@@ -5,7 +5,8 @@
     thunk<n>(code, table, begin, end): call a kernel of n buffers whose addresses are in a table
     pin(masks, t): bind a thread
 
-The types `%plan`, `%kernel` and `%span` are the records that `driver` fills in.
+The types `%plan`, `%kernel` and `%span` are the records that `driver` fills in: words of 64 bits,
+of which a target with shorter addresses reads the lower half.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def driver_ir(target: Target, max_buffers: int, flush: str) -> str:
 def _thunk(n: int) -> str:
     """Call a kernel of `n` buffers whose addresses are in a table."""
     loads = "".join(
-        f"  %at{k} = getelementptr ptr, ptr %table, i64 {k}\n  %b{k} = load ptr, ptr %at{k}\n"
+        f"  %at{k} = getelementptr i64, ptr %table, i64 {k}\n  %b{k} = load ptr, ptr %at{k}\n"
         for k in range(n)
     )
     arguments = "".join(f"ptr %b{k}, " for k in range(n))
@@ -82,9 +83,9 @@ _PER_LINE = {
     "evict": "  $FLUSH\n",
 }
 _COMMON = """
-%plan = type { i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, ptr, i64, ptr, i64, ptr, i64, ptr }
-%kernel = type { ptr, ptr, ptr, i64 }
-%span = type { ptr, i64 }
+%plan = type [16 x i64]
+%kernel = type [4 x i64]
+%span = type [2 x i64]
 
 declare i32 @clock_gettime(i32, ptr)
 $DECLARED
@@ -125,7 +126,7 @@ head:
 body:
   %span = getelementptr %span, ptr %spans, i64 %i
   %base = load ptr, ptr %span
-  %lines_at = getelementptr %span, ptr %span, i64 0, i32 1
+  %lines_at = getelementptr %span, ptr %span, i64 0, i64 1
   %lines = load i64, ptr %lines_at
   %part = call { i64, i64 } @share(i64 %lines, i64 %t, i64 %n)
   %begin = extractvalue { i64, i64 } %part, 0
@@ -147,11 +148,11 @@ head:
 body:
   %row = getelementptr %kernel, ptr %table, i64 %i
   %thunk = load ptr, ptr %row
-  %code_at = getelementptr %kernel, ptr %row, i64 0, i32 1
+  %code_at = getelementptr %kernel, ptr %row, i64 0, i64 1
   %code = load ptr, ptr %code_at
-  %buffers_at = getelementptr %kernel, ptr %row, i64 0, i32 2
+  %buffers_at = getelementptr %kernel, ptr %row, i64 0, i64 2
   %buffers = load ptr, ptr %buffers_at
-  %extent_at = getelementptr %kernel, ptr %row, i64 0, i32 3
+  %extent_at = getelementptr %kernel, ptr %row, i64 0, i64 3
   %extent = load i64, ptr %extent_at
   %part = call { i64, i64 } @share(i64 %extent, i64 %t, i64 %n)
   %begin = extractvalue { i64, i64 } %part, 0
@@ -174,21 +175,28 @@ define void @evaluate(ptr %plan, i64 %t) {
   %n = extractvalue %plan %all, 0
   %clock = extractvalue %plan %all, 1
   %n_kernels = extractvalue %plan %all, 2
-  %kernels = extractvalue %plan %all, 3
+  %kernels_word = extractvalue %plan %all, 3
+  %kernels = inttoptr i64 %kernels_word to ptr
   %n_warm = extractvalue %plan %all, 4
-  %warm = extractvalue %plan %all, 5
-  %sweep = extractvalue %plan %all, 6
+  %warm_word = extractvalue %plan %all, 5
+  %warm = inttoptr i64 %warm_word to ptr
+  %sweep_word = extractvalue %plan %all, 6
+  %sweep = inttoptr i64 %sweep_word to ptr
   %sweep_lines = extractvalue %plan %all, 7
-  %barrier = extractvalue %plan %all, 9
+  %barrier_word = extractvalue %plan %all, 9
+  %barrier = inttoptr i64 %barrier_word to ptr
   %n_cold = extractvalue %plan %all, 10
-  %cold = extractvalue %plan %all, 11
+  %cold_word = extractvalue %plan %all, 11
+  %cold = inttoptr i64 %cold_word to ptr
   %part = call { i64, i64 } @share(i64 %sweep_lines, i64 %t, i64 %n)
   %begin = extractvalue { i64, i64 } %part, 0
   %end = extractvalue { i64, i64 } %part, 1
   %n_near = extractvalue %plan %all, 12
-  %near = extractvalue %plan %all, 13
+  %near_word = extractvalue %plan %all, 13
+  %near = inttoptr i64 %near_word to ptr
   %n_own = extractvalue %plan %all, 14
-  %own = extractvalue %plan %all, 15
+  %own_word = extractvalue %plan %all, 15
+  %own = inttoptr i64 %own_word to ptr
   call void @spans(ptr @evict, ptr %cold, i64 %n_cold, i64 %t, i64 %n)
   call void @spans(ptr @read, ptr %near, i64 %n_near, i64 %t, i64 %n)
   call void @sweep(ptr %sweep, i64 %begin, i64 %end)
@@ -205,7 +213,7 @@ define void @evaluate(ptr %plan, i64 %t) {
   br i1 %is_first, label %note, label %done
 note:
   %elapsed = sub i64 %stop, %start
-  %elapsed_at = getelementptr %plan, ptr %plan, i64 0, i32 8
+  %elapsed_at = getelementptr %plan, ptr %plan, i64 0, i64 8
   store i64 %elapsed, ptr %elapsed_at
   br label %done
 done:

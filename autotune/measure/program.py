@@ -6,7 +6,8 @@ It is a static program made for the target (`program.c`), which knows memory and
 of kernels: code is linked here, and written to its memory. A COMMAND is put in front of its path:
 nothing, an emulator, `taskset -c 3`. `ssh BOARD` and `adb shell` get the program over their input
 and need nothing on the other side but a shell. Code that crashes ends it, which `ProgramEnded`
-tells; a hang is ended by an alarm there.
+tells; a hang is ended by an alarm there. WebAssembly has a program in JavaScript (`program.mjs`),
+whose path a command that ends as `node` gets: code is a module there, and has no address.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ from numpy.typing import NDArray
 
 from autotune.cache import FileStore, key_of
 from autotune.codegen import gang_code
+from autotune.codegen.elf import MAGIC
 from autotune.codegen.jit import ACCESS, fill
 from autotune.codegen.link import Image, Part, link
 from autotune.codegen.native_object import native_object
+from autotune.codegen.relocations import WASM32
+from autotune.codegen.wasm import placing_script
 from autotune.errors import CodegenError, UsageError
 from autotune.measure.executor import SharedBlock
 from autotune.measure.process import WorkerError
@@ -42,11 +46,12 @@ from autotune.toolchain import static_program
 
 Array = NDArray[Any]
 
-_FACTS, _MAP, _UNMAP, _WRITE, _READ, _PROTECT, _CALL, _SYMBOL = range(1, 9)
+_FACTS, _MAP, _UNMAP, _WRITE, _READ, _PROTECT, _CALL, _SYMBOL, _PLACE, _REMOVE = range(1, 11)
 _WORDS = struct.Struct("<8Q")
 _WORD = struct.Struct("<Q")
 _SHELLS = ("ssh", "adb", "dbclient")
 _INSTALL = 'f=$(mktemp) && head -c {n} >"$f" && chmod 700 "$f" && exec "$f" unlink'
+_PREFIX, _SCRIPT = "autotune-measure-", ".mjs"
 _QUOTED_BYTES = 2000
 _TIMEOUT_S = 60
 _LEVELS = 3
@@ -58,10 +63,14 @@ class ProgramEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What the program tells of its machine: CPUs that it may use, and bytes of caches by level."""
+    """What the program tells of its machine: CPUs that it may use, and bytes of caches by level.
+
+    `engine`: what runs it, where that is not the machine itself.
+    """
 
     cpus: tuple[int, ...]
     cache_bytes: dict[int, int]
+    engine: str = ""
 
 
 class Connection:
@@ -78,7 +87,7 @@ class Connection:
             raise UsageError(
                 f"cannot run {command[0]}: {error.strerror}", "give a command as `runner`"
             ) from error
-        self._dropped: list[tuple[int, int]] = []
+        self._dropped: list[tuple[int, ...]] = []
         self._symbols: dict[str, int] = {}
         self.send(program)
 
@@ -102,13 +111,26 @@ class Connection:
 
     def drop(self, address: int, n_bytes: int) -> None:
         """Unmap with the next request: a finalizer may call this in the middle of another."""
-        self._dropped.append((address, n_bytes))
+        self._dropped.append((_UNMAP, address, n_bytes))
+
+    def place(self, module: bytes) -> int:
+        """The slot of the first function of a module. Raises CodegenError for one it refuses."""
+        self.send(_words(_PLACE, len(module)))
+        self.send(module)
+        (slot,) = _WORD.unpack(self._receive(_WORD.size))
+        if not slot:
+            raise CodegenError(f"the engine refuses a module: {self._said().splitlines()[-1]}")
+        return int(slot)
+
+    def remove(self, slot: int) -> None:
+        """Remove a module, as `drop` does."""
+        self._dropped.append((_REMOVE, slot))
 
     def write(self, address: int, data: Any) -> None:
         """Write bytes."""
         view = memoryview(data).cast("B")
         if view.nbytes:
-            self.send(_WORDS.pack(_WRITE, address, view.nbytes, 0, 0, 0, 0, 0))
+            self.send(_words(_WRITE, address, view.nbytes))
             self.send(view)
 
     def read(self, address: int, n_bytes: int) -> bytes:
@@ -130,7 +152,7 @@ class Connection:
         """Address of a function of the C library there. Raises CodegenError without it."""
         if name not in self._symbols:
             data = name.encode()
-            self.send(_WORDS.pack(_SYMBOL, len(data), 0, 0, 0, 0, 0, 0) + data)
+            self.send(_words(_SYMBOL, len(data)) + data)
             (self._symbols[name],) = _WORD.unpack(self._receive(_WORD.size))
         if not self._symbols[name]:
             raise CodegenError(f"it calls '{name}', which the measuring program does not have")
@@ -160,9 +182,8 @@ class Connection:
 
     def _ask(self, *words: int) -> int:
         while self._dropped:
-            address, n_bytes = self._dropped.pop()
-            self.send(_WORDS.pack(_UNMAP, address, n_bytes, 0, 0, 0, 0, 0))
-        self.send(_WORDS.pack(*words, *[0] * (8 - len(words))))
+            self.send(_words(*self._dropped.pop()))
+        self.send(_words(*words))
         return int(_WORD.unpack(self._receive(_WORD.size))[0])
 
     def _receive(self, n_bytes: int) -> bytes:
@@ -180,11 +201,15 @@ class Connection:
         except subprocess.TimeoutExpired:
             self._process.kill()
             return "it closed its output"
-        size = self._errors.seek(0, 2)
-        self._errors.seek(max(0, size - _QUOTED_BYTES))
-        said = self._errors.read().decode(errors="replace").strip()
+        said = self._said()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"{how}\n{said}" if said else how
+
+    def _said(self) -> str:
+        """The end of what it wrote to stderr."""
+        size = self._errors.seek(0, 2)
+        self._errors.seek(max(0, size - _QUOTED_BYTES))
+        return self._errors.read().decode(errors="replace").strip()
 
 
 class ProgramExecutor:
@@ -196,8 +221,7 @@ class ProgramExecutor:
         self._cpus = connection.facts().cpus
         if FEATURE in needed_features(target):
             connection.call(connection.symbol("syscall"), *TILE_REQUEST)
-        self._gang = self.load([native_object(gang_code, target, ("call",), "autotune_gang_")])
-        self._memory = self.block(gang_code.GANG_BYTES)
+        self._gang = self._loaded_gang() if target.isa.has_threads else None
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -218,12 +242,20 @@ class ProgramExecutor:
 
     def call(self, function: int, argument: int) -> None:
         """As of `Executor`."""
-        address = self._gang.address("autotune_gang_call")
-        words = self._memory.address, function, argument, self.n_threads
-        if self._connection.call(address, *words):
+        if self._gang is None and self.n_threads == 1:
+            self._connection.call(function, argument, 0, 1)
+        elif self._gang is None or self._connection.call(
+            *self._gang, function, argument, self.n_threads
+        ):
             raise CodegenError(
                 f"the machine does not give {self.n_threads} threads", "use fewer `threads`"
             )
+
+    def _loaded_gang(self) -> tuple[int, int]:
+        """Addresses of the function that calls another on all threads, and of their memory."""
+        objects = [native_object(gang_code, self._target, ("call",), "autotune_gang_")]
+        self._keep = code, memory = self.load(objects), self.block(gang_code.GANG_BYTES)
+        return code.address("autotune_gang_call"), memory.address
 
 
 class FarBlock(SharedBlock):
@@ -248,10 +280,17 @@ class FarBlock(SharedBlock):
 
 
 class FarCode:
-    """An image in the memory of the program."""
+    """An image in the memory of the program, or a module that it has placed."""
 
     def __init__(self, connection: Connection, image: Image) -> None:
         self.image = image
+        if image.machine == WASM32.name:
+            self.start = connection.place(image.data)
+            weakref.finalize(self, connection.remove, self.start).atexit = False
+        else:
+            self._write(connection, image)
+
+    def _write(self, connection: Connection, image: Image) -> None:
         n_bytes = len(image.data)
         self.start = connection.map(n_bytes)
         weakref.finalize(self, connection.drop, self.start, n_bytes).atexit = False
@@ -282,7 +321,8 @@ def connect(command: str, program: bytes) -> Connection:
     if words and Path(words[0]).name in _SHELLS:
         script = _INSTALL.format(n=len(program))
         return Connection([*words, f"sh -c {shlex.quote(script)}"], program)
-    with tempfile.NamedTemporaryFile(prefix="autotune-measure-", delete=False) as file:
+    suffix = "" if program.startswith(MAGIC) else _SCRIPT
+    with tempfile.NamedTemporaryFile(prefix=_PREFIX, suffix=suffix, delete=False) as file:
         file.write(program)
     Path(file.name).chmod(0o700)
     connection = Connection([*words, file.name, "unlink"])
@@ -308,11 +348,13 @@ def connected(command: str, program: bytes) -> Iterator[Connection]:
 
 
 def measuring_program(target: Target, store: FileStore | None = None) -> bytes:
-    """The static program for a target; from `store` where it was built before.
+    """The program for a target; from `store` where it was built before.
 
     Raises MissingDependency without a compiler of C.
     """
-    source = files("autotune.measure").joinpath("program.c").read_text(encoding="utf-8")
+    if target.arch == WASM32.name:
+        return (placing_script() + _source("program.mjs")).encode()
+    source = _source("program.c")
     key = key_of("measuring program", source, target.arch)
     found = store.get(key) if store else None
     if found is None:
@@ -322,10 +364,14 @@ def measuring_program(target: Target, store: FileStore | None = None) -> bytes:
     return found
 
 
+def _source(name: str) -> str:
+    return files("autotune.measure").joinpath(name).read_text(encoding="utf-8")
+
+
 def described_by(target: Target, facts: MachineFacts) -> Target:
     """`target` with the caches of the machine, as far as it tells them, and its number of CPUs."""
     known: dict[str, Any] = {
-        f"l{level}_bytes": n for level, n in facts.cache_bytes.items() if level <= 3
+        f"l{level}_bytes": n for level, n in facts.cache_bytes.items() if level <= _LEVELS
     }
     return replace(target, n_cores=max(1, len(facts.cpus)), **known)
 
@@ -342,4 +388,10 @@ def _facts_of(text: str) -> MachineFacts:
         if name == "size" and words.get("type") != "Instruction" and words.get("level"):
             unit = {"K": 10, "M": 20, "G": 30}.get(value[-1:], 0)
             caches[int(words["level"])] = int(value.rstrip("KMG")) << unit
-    return MachineFacts(tuple(cpus), caches)
+    engine = ", ".join(words[name] for name in ("engine", "model") if name in words)
+    return MachineFacts(tuple(cpus), caches, engine)
+
+
+def _words(*words: int) -> bytes:
+    """A request."""
+    return _WORDS.pack(*words, *[0] * (8 - len(words)))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from autotune.cache import program_store
+from autotune.errors import UsageError
 from autotune.measure import run_worker
 from autotune.measure.build import Build, build_program
 from autotune.measure.builder import LocalBuilder
@@ -36,6 +37,8 @@ class ProgramDevice:
     target: Target
     n_threads: int = 1
     program: bytes = field(default=b"", repr=False)
+    engine: str = ""
+    """As of `MachineFacts`."""
 
     def peaks(self, evict: bool, dots: Collection[MultiplyAdd] = ()) -> Peaks:
         """Peaks of all threads together: see `peak.measure_peaks`. Raises WorkerError."""
@@ -65,11 +68,13 @@ class ProgramDevice:
 def program_device(command: str, target: Target, n_threads: int = 0) -> ProgramDevice:
     """The device of a command: caches, and threads where 0 are asked for, are those of the machine.
 
-    Raises UsageError for a command that cannot be run, WorkerError where the program does not
-    start, MissingDependency without a compiler of C for the target.
+    Raises UsageError for a command that cannot be run and for threads that the target has not,
+    WorkerError where the program does not start, MissingDependency without a compiler of C for it.
     """
+    if n_threads > 1 and not target.isa.has_threads:
+        raise UsageError(f"a program for {target.cpu} has one thread", "leave `threads` out")
     program = measuring_program(target, program_store())
     with connected(command, program) as connection:
         facts = connection.facts()
     n_threads = n_threads or max(1, len(facts.cpus))
-    return ProgramDevice(command, described_by(target, facts), n_threads, program)
+    return ProgramDevice(command, described_by(target, facts), n_threads, program, facts.engine)

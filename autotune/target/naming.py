@@ -80,9 +80,9 @@ def is_of_file(text: str) -> bool:
     return text.endswith(_FILE)
 
 
-def target_text(target: Target, peaks: Mapping[str, float] | None = None) -> str:
-    """A target as the text of a file; `peaks`: rates of that machine, for people."""
-    data = target.to_json() | ({"peaks": dict(peaks)} if peaks else {})
+def target_text(target: Target, also: Mapping[str, object]) -> str:
+    """A target as the text of a file; `also`: further keys, for people."""
+    data = target.to_json() | dict(also)
     return json.dumps(data, indent=2) + "\n"
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 
 import autotune
 from autotune.codegen.compile import assemble
+from autotune.codegen.link import Part, link
 from autotune.errors import CodegenError, MissingDependency, OutputError, UsageError
 from autotune.measure.build import BuiltProgram
 from autotune.measure.driver import Driver, TimedKernel
@@ -24,6 +27,8 @@ from autotune.measure.options import MeasureOptions
 from autotune.measure.process import WorkerError
 from autotune.measure.program import (
     Connection,
+    FarBlock,
+    FarCode,
     ProgramEnded,
     ProgramExecutor,
     connect,
@@ -35,12 +40,18 @@ from autotune.network.runtime.far import FarModel
 from autotune.records import read_log
 from autotune.result import MeasureStatus
 from autotune.search.defaults import default_steps
-from autotune.target import host_target
+from autotune.target import Target, host_target, parse_target
 from autotune.te.dag import ComputeDAG
 from autotune.toolchain import static_program
 from tests.network.small_networks import conv, linear_relu
 
 TARGET = host_target()
+TRAP = """
+declare void @llvm.trap()
+define void @{name}({arguments}) {{
+  call void @llvm.trap()
+  ret void
+}}"""
 SHELL = """#!/bin/sh
 shift
 exec sh -c "$*"
@@ -55,11 +66,28 @@ def program() -> bytes:
         pytest.skip(str(error))
 
 
+@pytest.fixture(params=["native", "wasm32"])
+def device(request: pytest.FixtureRequest) -> ProgramDevice:
+    """The measuring programs of this machine: that of its CPU and that of Node."""
+    if request.param == "wasm32":
+        require_node()
+        target = parse_target("wasm32")
+        return ProgramDevice("node", target, 1, measuring_program(target))
+    return ProgramDevice("", TARGET, 2, request.getfixturevalue("program"))
+
+
 @pytest.fixture
-def connection(program: bytes) -> Iterator[Connection]:
-    found = connect("", program)
+def connection(device: ProgramDevice) -> Iterator[Connection]:
+    found = connect(device.command, device.program)
     yield found
     found.close()
+
+
+def require_node() -> None:
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    if find_spec("ziglang") is None and shutil.which("wasm-ld") is None:
+        pytest.skip("neither ziglang nor wasm-ld is installed")
 
 
 @pytest.fixture
@@ -73,8 +101,10 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "ssh board"
 
 
-def test_memory_is_written_read_and_given_back(connection: Connection) -> None:
-    executor = ProgramExecutor(connection, TARGET, 1)
+def test_memory_is_written_read_and_given_back(
+    connection: Connection, device: ProgramDevice
+) -> None:
+    executor = ProgramExecutor(connection, device.target, 1)
     rng = np.random.default_rng(0)
     for n_bytes in (0, 1, 4095, 1 << 20, (5 << 20) + 3):
         block = executor.block(n_bytes)
@@ -91,11 +121,17 @@ def test_memory_is_written_read_and_given_back(connection: Connection) -> None:
         data[middle] = 0
         assert (block.array == data).all()
         del block
+        again = executor.block(n_bytes)
+        again.pull()
+        assert not again.array.any()
 
 
-@pytest.mark.parametrize("n_threads", [1, 2])
-def test_kernels_run_on_all_threads(connection: Connection, n_threads: int) -> None:
-    executor = ProgramExecutor(connection, TARGET, n_threads)
+def test_kernels_run_on_all_threads(connection: Connection, device: ProgramDevice) -> None:
+    for n_threads in range(1, device.n_threads + 1):
+        bump(ProgramExecutor(connection, device.target, n_threads), device.target)
+
+
+def bump(executor: ProgramExecutor, target: Target) -> None:
     text = """
 declare double @exp(double)
 define void @bump(ptr %x, i64 %begin, i64 %end) {
@@ -115,8 +151,8 @@ body:
 done:
   ret void
 }"""
-    code = executor.load([assemble(text, TARGET)])
-    driver = Driver(TARGET, n_threads, executor)
+    code = executor.load([assemble(text, target)])
+    driver = Driver(target, executor.n_threads, executor)
     driver.pin(executor.cpus)
     block = executor.block(8 * 1000)
     values = block.array.view(np.float64)
@@ -130,44 +166,73 @@ done:
     assert np.allclose(values, expected, rtol=1e-14)
 
 
-def test_what_the_program_does_not_have_is_an_error(connection: Connection) -> None:
-    executor = ProgramExecutor(connection, TARGET, 1)
+def test_what_the_program_does_not_have_is_an_error(
+    connection: Connection, device: ProgramDevice
+) -> None:
+    executor = ProgramExecutor(connection, device.target, 1)
     text = "declare void @nowhere()\ndefine void @f() {\n  call void @nowhere()\n  ret void\n}"
-    with pytest.raises(CodegenError, match="'nowhere'"):
-        executor.load([assemble(text, TARGET)])
+    with pytest.raises(CodegenError, match="nowhere"):
+        executor.load([assemble(text, device.target)])
 
 
-@pytest.mark.parametrize(
-    ("body", "how"), [("store i8 1, ptr null", "SIGSEGV"), ("call void @abort()", "")]
-)
-def test_code_that_crashes_ends_the_program(connection: Connection, body: str, how: str) -> None:
-    executor = ProgramExecutor(connection, TARGET, 1)
-    if how:
-        text = f"define void @f(ptr %p, i64 %t) null_pointer_is_valid {{\n  {body}\n  ret void\n}}"
-        code = executor.load([assemble(text, TARGET)])
-        with pytest.raises(ProgramEnded, match=how):
-            executor.call(code.address("f"), 0)
-    else:
-        with pytest.raises(ProgramEnded):
-            connection.call(1)
+def test_code_that_crashes_ends_the_program(connection: Connection, device: ProgramDevice) -> None:
+    target = device.target
+    executor = ProgramExecutor(connection, target, 1)
+    code = executor.load([assemble(TRAP.format(name="f", arguments="ptr, i64"), target)])
+    with pytest.raises(ProgramEnded, match=r"SIGILL|RuntimeError: unreachable"):
+        executor.call(code.address("f"), 0)
     with pytest.raises(ProgramEnded):
         executor.block(8)
 
 
-def test_a_hang_is_ended_by_an_alarm(connection: Connection) -> None:
-    executor = ProgramExecutor(connection, TARGET, 1)
+def test_a_call_of_what_is_no_function_ends_the_program(connection: Connection) -> None:
+    with pytest.raises(ProgramEnded):
+        connection.call(1)
+
+
+def test_a_hang_is_ended_by_an_alarm(connection: Connection, device: ProgramDevice) -> None:
+    executor = ProgramExecutor(connection, device.target, 1)
     text = "define void @f(ptr %p, i64 %t) {\nentry:\n  br label %a\na:\n  br label %a\n}"
-    code = executor.load([assemble(text, TARGET)])
+    code = executor.load([assemble(text, device.target)])
     with pytest.raises(ProgramEnded, match="SIGALRM"):
         connection.call(code.address("f"), limit_s=1)
+
+
+def test_code_comes_and_goes_without_end() -> None:
+    """A module that is removed gives back its memory and its slots."""
+    require_node()
+    target = parse_target("wasm32")
+    numbers = ", ".join(f"i32 {n}" for n in range(50_000))
+    text = f"""
+@table = internal global [50000 x i32] [{numbers}]
+define void @f(ptr %p, i64 %t) {{
+  %at = getelementptr i32, ptr @table, i64 %t
+  %old = load i32, ptr %at
+  %new = add i32 %old, 1
+  store i32 %new, ptr %at
+  store i32 %new, ptr %p
+  ret void
+}}"""
+    image = link([Part(assemble(text, target))])
+    with connected("node", measuring_program(target)) as connection:
+        first = FarCode(connection, image).start
+        block = FarBlock(connection, 4)
+        end = connection.map(1)
+        for _ in range(50):
+            code = FarCode(connection, image)
+            connection.call(code.address("f"), block.address, 49_999)
+            block.pull()
+            assert block.array.view(np.int32)[0] == 50_000
+            assert code.start <= first + 2
+            del code
+        assert connection.map(1) < end + 4 * 50_000 * 4
 
 
 @pytest.mark.parametrize(
     "dag", [linear_relu(9, 17, 33), conv(9, 8, 3, 24, 3)], ids=["product", "conv"]
 )
-def test_a_candidate_is_checked_and_timed_there(program: bytes, dag: ComputeDAG) -> None:
-    device = ProgramDevice("", TARGET, 2, program)
-    steps = default_steps(dag, TARGET, 2)
+def test_a_candidate_is_checked_and_timed_there(device: ProgramDevice, dag: ComputeDAG) -> None:
+    steps = default_steps(dag, device.target, device.n_threads)
     options = MeasureOptions(n_builders=1, flush_bytes=1 << 16)
     with measurer_of(device, options) as measurer:
         (result,) = measurer.measure(dag, [steps])
@@ -175,25 +240,22 @@ def test_a_candidate_is_checked_and_timed_there(program: bytes, dag: ComputeDAG)
     assert result.latency_s
 
 
-def test_a_crash_there_is_a_status_of_its_candidate(program: bytes) -> None:
-    device = ProgramDevice("", TARGET, 1, program)
+def test_a_crash_there_is_a_status_of_its_candidate(device: ProgramDevice) -> None:
+    target = device.target
     dag = linear_relu(4, 8, 8)
     options = MeasureOptions(n_builders=1, flush_bytes=0)
     with closing(device.builder(options)) as builder:
-        (built,) = builder.build(dag, [default_steps(dag, TARGET, 1)])
+        (built,) = builder.build(dag, [default_steps(dag, target, 1)])
         assert built.program is not None
-        name = built.program.program.kernels[0].name
-        n = len(built.program.program.kernels[0].buffers)
-        pointers = ", ".join(["ptr"] * n)
-        trap = "declare void @llvm.trap()"
-        head = f"define void @{name}({pointers}, i64, i64)"
-        broken = assemble(f"{trap}\n{head} {{\n  call void @llvm.trap()\n  ret void\n}}", TARGET)
+        kernel = built.program.program.kernels[0]
+        arguments = ", ".join(["ptr"] * len(kernel.buffers) + ["i64", "i64"])
+        broken = assemble(TRAP.format(name=kernel.name, arguments=arguments), target)
         wrong = replace(built, program=BuiltProgram(broken, built.program.program))
         runner = device.runner(options)
         results = list(runner.run(dag, [wrong, built], Time()))
         runner.close()
     assert [r.status for r in results] == [MeasureStatus.RUN_CRASH, MeasureStatus.OK]
-    assert "SIGILL" in results[0].error
+    assert re.search("SIGILL|RuntimeError: unreachable", results[0].error)
 
 
 def test_a_shell_elsewhere_gets_the_program_over_its_input(program: bytes, ssh: str) -> None:
@@ -215,6 +277,8 @@ def test_commands_that_start_nothing_are_one_line() -> None:
         program_device("sh -c 'exit 3'", TARGET)
     with pytest.raises(WorkerError, match="does not start"):
         program_device("true", TARGET)
+    with pytest.raises(UsageError, match="has one thread"):
+        program_device("node", parse_target("wasm32"), 2)
 
 
 def test_a_session_behind_a_command_is_logged_and_resumed(tmp_path: Path) -> None:
