@@ -45,7 +45,8 @@ MODELS: Mapping[str, Mapping[str, int]] = {
 }
 """Names of files, and the extents of their free dimensions."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--mute-audio")
+HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--mute-audio")
+"""Options of a browser that shows nothing."""
 _TARGET, _FLAG = "wasm32", "--experimental-wasm-relaxed-simd"
 _SPENT = 0.95
 _LIMIT_S = 900
@@ -111,7 +112,7 @@ def served(folder: Path) -> Iterator[tuple[str, queue.Queue[bytes]]]:
 def in_browser(command: str, folder: Path) -> Found:
     """What the page of a folder tells."""
     with served(folder) as (address, told), tempfile.TemporaryDirectory() as profile:
-        page = [command, *_HEADLESS, f"--user-data-dir={profile}", f"{address}/index.html"]
+        page = [command, *HEADLESS, f"--user-data-dir={profile}", f"{address}/index.html"]
         process = subprocess.Popen(page, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             return dict(json.loads(told.get(timeout=_LIMIT_S)))
