@@ -55,6 +55,7 @@ _RUNNERS = {
     "neoverse-v2": "qemu-aarch64-static -cpu max,sve-default-vector-length=16",
     "neoverse-v1": "qemu-aarch64-static -cpu max,sve-default-vector-length=32",
     "armv8-a-sve512": "qemu-aarch64-static -cpu max,sve-default-vector-length=64",
+    "wasm32": "node",
     "rv64gcv": "qemu-riscv64-static -cpu rv64,v=true,vlen=128,elen=64",
     "rv64gcv-zvl256b": "qemu-riscv64-static -cpu rv64,v=true,vlen=256,elen=64",
 }
