@@ -44,7 +44,7 @@ _CONFIG: Spec = {
         "titleFontSize": 12,
         "labelLimit": 190,
     },
-    "header": {"labelColor": "currentColor", "titleColor": "currentColor", "labelLimit": 150},
+    "header": {"labelColor": "currentColor", "labelFontSize": 12, "labelLimit": 130},
     "legend": {
         "labelColor": "currentColor",
         "titleColor": "currentColor",
