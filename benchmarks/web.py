@@ -47,7 +47,7 @@ MODELS: Mapping[str, Mapping[str, int]] = {
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--mute-audio")
 """Options of a browser that shows nothing."""
-_TARGET, _FLAG = "wasm32", "--experimental-wasm-relaxed-simd"
+_TARGET = "wasm32"
 _SPENT = 0.95
 _LIMIT_S = 900
 _PAGE = """<!doctype html>
@@ -134,13 +134,6 @@ def in_node(command: Sequence[str], folder: Path) -> Found:
     if done.returncode:
         raise click.ClickException(done.stderr)
     return dict(json.loads(done.stdout))
-
-
-def node_command(runner: str) -> list[str]:
-    """Node with the flag that older ones need for relaxed SIMD."""
-    words = shlex.split(runner)
-    known = subprocess.run([*words, _FLAG, "-e", "0"], capture_output=True, check=False)
-    return [*words, _FLAG] if known.returncode == 0 else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +231,7 @@ def main(
 
 
 def _places(runner: str) -> dict[str, Callable[[Path], Found]]:
-    places: dict[str, Callable[[Path], Found]] = {"Node": partial(in_node, node_command(runner))}
+    places: dict[str, Callable[[Path], Found]] = {"Node": partial(in_node, shlex.split(runner))}
     command = browser()
     if command is None:
         click.echo("no browser is installed: left out", err=True)

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +43,7 @@ from autotune.target import Target, host_target, parse_target
 from autotune.te.dag import ComputeDAG
 from autotune.toolchain import static_program
 from tests.network.small_networks import conv, linear_relu
+from tests.node import node
 
 TARGET = host_target()
 TRAP = """
@@ -70,7 +70,7 @@ def program() -> bytes:
 def device(request: pytest.FixtureRequest) -> ProgramDevice:
     """The measuring programs of this machine: that of its CPU and that of Node."""
     if request.param == "wasm32":
-        require_node()
+        node()
         target = parse_target("wasm32")
         return ProgramDevice("node", target, 1, measuring_program(target))
     return ProgramDevice("", TARGET, 2, request.getfixturevalue("program"))
@@ -81,13 +81,6 @@ def connection(device: ProgramDevice) -> Iterator[Connection]:
     found = connect(device.command, device.program)
     yield found
     found.close()
-
-
-def require_node() -> None:
-    if shutil.which("node") is None:
-        pytest.skip("node is not installed")
-    if find_spec("ziglang") is None and shutil.which("wasm-ld") is None:
-        pytest.skip("neither ziglang nor wasm-ld is installed")
 
 
 @pytest.fixture
@@ -200,7 +193,7 @@ def test_a_hang_is_ended_by_an_alarm(connection: Connection, device: ProgramDevi
 
 def test_code_comes_and_goes_without_end() -> None:
     """A module that is removed gives back its memory and its slots."""
-    require_node()
+    node()
     target = parse_target("wasm32")
     numbers = ", ".join(f"i32 {n}" for n in range(50_000))
     text = f"""
