@@ -350,6 +350,7 @@ below 1 we are faster.
 * [Real models](real_models.md): trained models of packages and exports, beside ONNX Runtime
 * [A busy machine](contention.md): neighbours, quotas, callers, idling, memory of several processes
 * [Exported libraries](exported.md) beside ONNX Runtime's C library: size, start, memory
+* [WebAssembly](web.md) beside onnxruntime-web, in Node and in a browser
 * [Several shapes](shapes.md) in one artifact, beside ONNX Runtime and OpenVINO with dynamic shapes
 * [Search](search.md): how soon the search finds good programs
 * [A store of records](store.md): how many trials one of other networks, or of another CPU, saves

@@ -79,6 +79,7 @@ export async function beside(plan) {
   const [us, them] = sides;
   return {
     first: sides.map(({first}) => first), times: sides.map(({times}) => times),
-    difference: difference(them.outputs, us.outputs), engine: isNode ? `Node ${isNode}` : navigator.userAgent,
+    difference: difference(them.outputs, us.outputs),
+    engine: isNode ? `Node ${isNode}` : navigator.userAgent.match(/\w*Chrome\/\S+/)?.[0],
   };
 }

@@ -62,6 +62,21 @@ try {
 </script>
 """
 
+_HEAD = (
+    "# WebAssembly",
+    "",
+    "Modules that `autotune export` writes, beside onnxruntime-web: one thread each, in turns in",
+    "one process of Node and in one page of Chromium, on equal inputs (`benchmarks/web.py`).",
+    "*start*: ms from the import to the first result, with files of this machine; *inference*: ms",
+    "of a later one; *ratio*: ours / theirs, the median over rounds; *difference*: the largest,",
+    "over the largest output. All are medians over starts.",
+    "",
+)
+_COLUMNS = (
+    *("model", "in", "trials", "code kB", "start", "theirs", "inference", "theirs", "ratio"),
+    "difference",
+)
+
 Found = dict[str, Any]
 
 
@@ -250,23 +265,16 @@ def page(
     """The page of results."""
     package = peer / "node_modules/onnxruntime-web"
     version = json.loads((package / "package.json").read_text())["version"]
-    largest = (package / "dist/ort-wasm-simd-threaded.wasm").stat().st_size / 1e6
-    head = ("model", "in", "trials", "code kB", "start", "ORT", "inference", "ORT", "ratio")
+    megabytes = (package / "dist/ort-wasm-simd-threaded.wasm").stat().st_size / 1e6
+    where = ", ".join(f"{place} ({engine})" for place, engine in engines.items())
     lines = [
-        "# WebAssembly",
+        *_HEAD,
+        f"On {autotune.host_target().cpu}, in {where}, beside onnxruntime-web {version}, which has "
+        f"{megabytes:.1f} MB of code;",
+        f"{starts} starts of {rounds} rounds:",
         "",
-        f"Modules that `autotune export` writes, beside onnxruntime-web {version} "
-        f"({largest:.1f} MB of code), on",
-        f"{autotune.host_target().cpu}: one thread each, in turns in one process "
-        f"(`benchmarks/web.py`), medians of {starts} processes",
-        f"of {rounds} rounds. Start: ms from the import to the first result, with files of this "
-        "machine. Inference: ms. Ratio: ours /",
-        "theirs, the median over rounds. Difference: the largest, over the largest output.",
-        "",
-        *(f"* {place}: {engine}" for place, engine in engines.items()),
-        "",
-        f"| {' | '.join((*head, 'difference'))} |",
-        "|---" * (len(head) + 1) + "|",
+        f"| {' | '.join(_COLUMNS)} |",
+        "|---" * len(_COLUMNS) + "|",
         *(f"| {' | '.join(row)} |" for row in rows),
     ]
     return "\n".join(lines) + "\n"
