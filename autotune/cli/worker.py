@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 
 import click
 
 from autotune.cli.console import debug_option, say
 from autotune.cli.options import THREADS, runner_option, target_option
 from autotune.errors import ExitCode
+
+_END_S = 12.0
+"""Dask has so long to end in order."""
 
 
 @click.command("worker")
@@ -28,7 +32,7 @@ def command(
     Ctrl-C.
     """
     from autotune.api.tune.machines import served_device
-    from autotune.cli.signals import exit_code, handled
+    from autotune.cli.signals import end_now, exit_code, handled
     from autotune.measure.fleet import connected_fleet
     from autotune.measure.fleet_serving import FleetServing
 
@@ -42,8 +46,13 @@ def command(
 
     def stop(signal_number: int, frame: object) -> None:
         nonlocal number
+        if number:
+            end_now(signal_number)
         number = signal_number
         serving.stop()
+        late = threading.Timer(_END_S, end_now, [signal_number])  # all below end with this process
+        late.daemon = True
+        late.start()
 
     with handled(stop):
         serving.run()

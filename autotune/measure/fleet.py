@@ -28,6 +28,7 @@ from autotune.measure.local import local_builder
 from autotune.measure.messages import Batch, BuildResult, Time, from_message, to_message
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks
+from autotune.measure.pipeline import slots_of
 from autotune.measure.process import WorkerError
 from autotune.measure.protocols import Abandoned
 from autotune.result import MeasureResult, MeasureStatus
@@ -42,8 +43,6 @@ _CONNECT_S = 5.0
 _LOST_S = 60.0
 """Devices may be away for so long: a board that restarts comes back."""
 _POLL_S, _COUNT_S = 0.5, 2.0
-_AHEAD = 0.25
-"""Batches that wait for a device, built, as a share of the devices; and one."""
 
 
 class VersionMismatch(LogMismatch):
@@ -275,8 +274,7 @@ class FleetRunner:
     @property
     def n_slots(self) -> int:
         """Batches that keep all devices busy: some are built, some wait."""
-        n = max(1, len(self.devices))
-        return n + 1 + round(_AHEAD * n)
+        return slots_of(max(1, len(self.devices)))
 
     @property
     def devices(self) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -62,27 +62,24 @@ class FleetServing:
         self._loop = asyncio.get_running_loop()
         while not self._end.is_set():
             nanny = self._nanny(address)
-            try:
-                await nanny
+            if await self._unless_ended(nanny.start()):  # type: ignore[no-untyped-call]
                 self.note(f"{self.name} serves {self.runner}")
-                await self._until_lost(nanny)
-            except (OSError, TimeoutError, RuntimeError):
-                pass
-            finally:
-                with suppress(Exception):
-                    await nanny.close(timeout=_CLOSE_S)
+                await self._unless_ended(nanny.finished())  # type: ignore[no-untyped-call]
+            with suppress(Exception):
+                await asyncio.wait_for(nanny.close(timeout=_CLOSE_S), 2 * _CLOSE_S)
             if not self._end.is_set():
                 self.note(f"{self.runner} is away; trying again")
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._end.wait(), _AGAIN_S)
 
-    async def _until_lost(self, nanny: Nanny) -> None:
-        """Until the nanny has ended, or an end is asked for."""
-        ended = nanny.finished()  # type: ignore[no-untyped-call]
-        waiting = [asyncio.ensure_future(each) for each in (ended, self._end.wait())]
+    async def _unless_ended(self, step: Awaitable[object]) -> bool:
+        """Whether a step succeeded before an end was asked for, which cancels it."""
+        waiting = [asyncio.ensure_future(each) for each in (step, self._end.wait())]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for each in waiting:
             each.cancel()
+        first, _ = waiting
+        return first.done() and not first.cancelled() and first.exception() is None
 
     def _nanny(self, address: str) -> Nanny:
         """Starts one worker with the device, for one batch at a time."""

@@ -24,6 +24,13 @@ from autotune.te.dag import ComputeDAG
 _ATTENTION_S = 0.05
 """How long `first_done` waits."""
 _MOST_RUNS = 512
+_AHEAD = 0.25
+"""Batches beyond one for each device, as a share of the devices; and one."""
+
+
+def slots_of(n_devices: int) -> int:
+    """Batches that keep so many devices busy: one on each, and some that are built or wait."""
+    return n_devices + 1 + round(_AHEAD * n_devices)
 
 
 class Flight:

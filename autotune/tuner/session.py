@@ -51,6 +51,7 @@ _FINAL_TIME = 0.06  # share of the time budget kept for measuring the finalists 
 _FINALISTS = 4
 _FINAL_ROUNDS = 10  # repeats of each
 _FINAL_MARGIN = 1.15  # finalists are within this factor of the best: noise comes in bursts
+_ONE_TASK = 0.35  # of the slots may be filled by one proposal
 _DEFAULT_MARGIN = 1.3  # the default program may be further away: nothing slower may be chosen
 
 
@@ -236,9 +237,10 @@ class Session:
                 spent = all(s.exhausted for s in self.scheduler.states.values())
                 return StopReason.EXHAUSTED if spent else StopReason.CONVERGED
             yield TaskSelected(state.task.key, self.scheduler.gain_s(state))
-            if candidates:
-                self._flying.append(self._begin(state, candidates))
-            else:
+            for begin in range(0, len(candidates), self.batch):
+                part = candidates[begin : begin + self.batch]
+                self._flying.append(self._begin(state, part))
+            if not candidates:
                 self.scheduler.exhaust(state.task.key)
                 yield from self._finished(state)
         return None
@@ -279,12 +281,21 @@ class Session:
         passed: set[str] = set()
         while True:
             state = self.scheduler.next(flying, passed)
-            candidates = self._ask(state, flying.total()) if state else []
+            candidates = self._ask(state, flying.total(), self._n_free()) if state else []
             if state is None or candidates or not flying[state.task.key]:
                 break
             passed.add(state.task.key)
         self.ledger.seconds.search += self.clock() - begin
         return state, candidates
+
+    def _n_free(self) -> int:
+        """Batches of one proposal: more where the search is slower than the machines.
+
+        A proposal takes about as long however many candidates are taken of it, and slots become
+        free meanwhile. Some are left to other tasks.
+        """
+        n_slots = self.measurer.n_slots
+        return max(1, min(n_slots - len(self._flying), round(_ONE_TASK * n_slots)))
 
     def _in_flight(self) -> Counter[str]:
         """Candidates that are being measured, by task."""
@@ -309,13 +320,13 @@ class Session:
             return self.budget
         return Budget(self.budget.trials, self.budget.time_s * (1 - _FINAL_TIME))
 
-    def _ask(self, state: TaskState, n_building: int = 0) -> list[Candidate]:
+    def _ask(self, state: TaskState, n_building: int = 0, n_batches: int = 1) -> list[Candidate]:
         """New candidates of a task, as many as the budget has room for after `n_building` more."""
         live, elapsed_s = self.ledger.n_live, self.elapsed_s()
         trial_s = (elapsed_s - self._before_s) / live if live else None
         used = self.ledger.n_trials + n_building
         n = self._search_budget().room(
-            self.batch, used, elapsed_s + n_building * (trial_s or 0.0), trial_s
+            n_batches * self.batch, used, elapsed_s + n_building * (trial_s or 0.0), trial_s
         )
         before_all = (*self._default(state.task), *self.first.get(state.task.key, ()))
         found = self._unmeasured(state, before_all)
