@@ -1,6 +1,6 @@
 """How a search scales with the devices of a fleet: a session whose builders and devices are drawn.
 
-    python -m benchmarks.scaling --record        # docs/results/scaling.csv, of which a page is made
+    python -m benchmarks.scaling --record        # docs/results/scaling.csv
 
 Search, scheduler and ranker are those of `autotune tune`, over the tasks of ResNet-50, and take the
 processor time that they take. Everything else is drawn: how long a candidate is built and measured,
@@ -216,7 +216,7 @@ def main(time_s: float, devices: str, per_device: str, record: bool) -> None:
 
 
 def write(found: Sequence[Scaled]) -> None:
-    """The table of the page."""
+    """One row for every search."""
     names = ("devices", "builders", "trials", "seconds", "idle", "building", "searching")
     with FILE.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
