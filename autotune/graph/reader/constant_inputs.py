@@ -34,6 +34,13 @@ def bind_constants(model: ModelProto, constants: Constants) -> None:
     replace_all(model.graph.input, left)
 
 
+def initialise(model: ModelProto, values: Constants) -> None:
+    """Make inputs initialisers of these values, of any size, which fit them, in place."""
+    model.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in values.items())
+    left = [value for value in model.graph.input if value.name not in values]
+    replace_all(model.graph.input, left)
+
+
 def fed(model: ModelProto, constants: Constants) -> dict[str, Array]:
     """`constants` as the inputs of `model` take them, by name."""
     inputs = {value.name: value for value in model.graph.input}
