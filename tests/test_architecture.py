@@ -52,6 +52,7 @@ FLOORS = {
     "api": 8,
     "ort": 9,
     "cli": 9,
+    "dynamo": 10,
     "rules": 9,
     "__init__": 9,
     "__main__": 9,
@@ -66,12 +67,14 @@ THIRD_PARTY_HOMES = {
     "rich": {"cli", "display"},
     "lightgbm": {"search", "cli"},
     "orjson": {"records"},
-    "onnx": {"graph", "cli", "network"},
+    "onnx": {"graph", "cli", "network", "dynamo"},
     "onnxruntime": {"network", "cli"},
     "openvino": {"network", "cli"},
     "dask": {"measure"},
     "distributed": {"measure"},
     "vl_convert": {"reporting"},
+    "onnxscript": {"dynamo"},
+    "torch": {"dynamo", "ort"},
     "llvmlite": {"codegen", "target", "measure", "network", "cli"},
 }
 RUNTIME_DEPENDENCIES = {

@@ -4,7 +4,7 @@
     with torch.inference_mode():
         y = compiled(x)
 
-    compiling    FX graph of dynamo ─► functional FX graph ─► Region
+    compiling    FX graph of dynamo ─► functional FX graph ─► GraphRegion
     exporting    functional FX graph ─► ONNX
     region       compiled networks of a graph, one for every state of its parameters
     partition    regions and the operators between them, which run in PyTorch
@@ -20,6 +20,8 @@ from typing import Any
 
 from autotune.errors import MissingDependency
 
+HINT = "pip install 'autotune-compiler[torch]'"
+
 
 def backend(
     graph: Any,
@@ -30,11 +32,14 @@ def backend(
 ) -> Callable[..., Any]:
     """The backend `"autotune"` of `torch.compile`: a function that computes `graph`.
 
-    `options`: see `settings.OPTIONS`. Raises UsageError for others, MissingDependency without
-    PyTorch.
+    `options`: `threads` (by default those of the log, else PyTorch's), `log`, `dims`, `precision`,
+    `max_error`, `operators`, `cache`, `cache_bytes`, `most_shapes`, `most_bytes`, `memory`, as of
+    `InferenceSession`. Raises UsageError for others, MissingDependency without PyTorch or
+    onnxscript.
     """
-    if find_spec("torch") is None:
-        raise MissingDependency("torch is not installed", "pip install 'autotune-compiler[torch]'")
+    for name in ("torch", "onnxscript"):
+        if find_spec(name) is None:
+            raise MissingDependency(f"{name} is not installed", HINT)
     from autotune.dynamo.compiling import compiled
 
     return compiled(graph, example_inputs, mode, options)

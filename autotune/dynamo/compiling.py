@@ -9,18 +9,18 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
+from autotune.dynamo.exporting import NotExported
+from autotune.dynamo.partition import is_whole, names_in, partitioned
+from autotune.dynamo.region import GraphRegion
 from autotune.dynamo.settings import Settings
 
 LOGGER = logging.getLogger("autotune")
-_MOST_CUTS = 16
-"""Times that a graph is cut anew around operators that are refused, before PyTorch runs it all."""
 
 
 def compiled(
@@ -46,8 +46,6 @@ def compiled(
 
 def _reason_against(graph: Any, example_inputs: Sequence[Any]) -> str:
     """Reason why a graph is not compiled; empty where it is."""
-    if find_spec("onnxscript") is None:
-        return "onnxscript is not installed: pip install 'autotune-compiler[torch]'"
     tensors = [*graph.parameters(), *example_inputs]
     if torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors):
         return "gradients are wanted: call it under torch.inference_mode()"
@@ -85,32 +83,23 @@ def _compiled_inference(
     return run
 
 
-def region_of(
-    gm: Any, constants: Collection[str], settings: Settings, refused: frozenset[str] = frozenset()
-) -> Callable[..., Any]:
-    """What computes a graph without the operators and nodes named in `refused`."""
-    from autotune.dynamo.partition import is_whole, partitioned
-    from autotune.dynamo.region import Region
+def region_of(gm: Any, constants: Collection[str], settings: Settings) -> Callable[..., Any]:
+    """What computes a graph: a region, or a graph of several where some of it is PyTorch's."""
 
-    def instead(refusal: Any) -> Callable[..., Any] | None:
-        more = frozenset(_names(refusal.targets)) & _names_in(gm)
-        if not more:
+    def cut(refused: Collection[str]) -> Callable[..., Any] | None:
+        function: Callable[..., Any] | None = partitioned(
+            gm, refused, lambda part: region_of(part, constants, settings)
+        )
+        return function
+
+    def instead(refusal: NotExported) -> Callable[..., Any] | None:
+        refused = frozenset(_names(refusal.targets)) & names_in(gm)
+        if not refused:
             return None
         LOGGER.info("autotune: %s: PyTorch runs it", refusal)
-        parts = partitioned(gm, more, lambda part: region_of(part, constants, settings))
-        return parts
+        return cut(refused)
 
-    if not is_whole(gm):
-        parts = partitioned(gm, (), lambda part: region_of(part, constants, settings))
-        return gm if parts is None else parts
-    return Region(gm, constants, settings, instead)
-
-
-def _names_in(gm: Any) -> frozenset[str]:
-    from autotune.dynamo.partition import name_of
-
-    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
-    return frozenset(name for node in calls for name in (node.name, name_of(node)))
+    return GraphRegion(gm, constants, settings, instead) if is_whole(gm) else cut(()) or gm
 
 
 def _names(targets: Collection[str]) -> Iterator[str]:

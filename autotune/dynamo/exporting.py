@@ -97,19 +97,19 @@ def ported(gm: GraphModule, constants: Collection[str]) -> Ported:
     copied = torch.fx.GraphModule(gm, graph)
     places = {node.name: n for n, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
     values = _lifted(copied)
-    placeholders = graph.find_nodes(op="placeholder")
     outputs = _outputs(graph, places)
     _without_symbols(graph)
     inputs = []
     for node in graph.find_nodes(op="placeholder"):
         if not node.users:
             graph.erase_node(node)
+        elif not isinstance(node.meta.get("val"), torch.Tensor):
+            raise NotExported("an argument that is no tensor")
         elif node.name in places:
-            order = _order(node.meta.get("val"))
+            order = _order(node.meta["val"])
             inputs.append(Input(node.name, places[node.name], order))
             if order is not None:
                 _transpose_input(graph, node, order)
-    del placeholders
     graph.eliminate_dead_code()
     graph.lint()
     copied.recompile()
@@ -124,7 +124,8 @@ def ported(gm: GraphModule, constants: Collection[str]) -> Ported:
 
 def _lifted(gm: GraphModule) -> dict[str, Any]:
     """Tensors that a graph has as attributes; they become its first placeholders, in place."""
-    graph, values = gm.graph, {}
+    graph = gm.graph
+    values: dict[str, Any] = {}
     first = next(iter(graph.nodes))
     for node in graph.find_nodes(op="get_attr"):
         value = _attribute(gm, node.target)

@@ -55,16 +55,19 @@ def is_whole(gm: GraphModule) -> bool:
 
     Integers are computed where they are extents of tensors.
     """
-    nodes = gm.graph.find_nodes(op="call_function", target=None) if False else gm.graph.nodes
-    calls = [node for node in nodes if node.op == "call_function"]
+    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
     return all(is_supported(node) or _is_number(node) for node in calls)
 
 
 def _is_number(node: Node) -> bool:
-    value = node.meta.get("val")
-    return value is None or isinstance(
-        value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool
-    )
+    kinds = torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool, type(None)
+    return isinstance(node.meta.get("val"), kinds)
+
+
+def names_in(gm: GraphModule) -> frozenset[str]:
+    """Names of the nodes of a graph, and of their operators."""
+    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+    return frozenset(name for node in calls for name in (node.name, name_of(node)))
 
 
 def partitioned(

@@ -1,6 +1,6 @@
 """⑪ A region of a graph as compiled networks: one for every state of its parameters.
 
-    region = Region(gm, constants, settings)
+    region = GraphRegion(gm, constants, settings)
     outputs = region(*arguments)
 
 Parameters are constants of a network: packed, and folded into others. Where they have changed, the
@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 import torch
 
-from autotune.dynamo.exporting import Input, NotExported, Output, Ported, exported, ported
+from autotune.dynamo.exporting import NotExported, Output, Ported, exported, ported
 from autotune.dynamo.settings import Settings
 from autotune.dynamo.tensors import Array, Snapshot, array_of, oddity, tensor_of
 from autotune.errors import AutotuneError, UnsupportedOperator, WrongNumbers
@@ -35,7 +35,7 @@ LOGGER = logging.getLogger("autotune")
 Function = Callable[..., Any]
 
 
-class Region:
+class GraphRegion:
     """Outputs of `gm` for arguments in order. `constants`: names of placeholders with parameters.
 
     `refused`: is told which operators have to run in PyTorch, and gives what runs instead of the
@@ -51,7 +51,7 @@ class Region:
     ) -> None:
         self._gm, self._settings, self._refused = gm, settings, refused
         self._lock = threading.Lock()
-        self._network: Network | None = None
+        self._network: FrozenGraph | None = None
         self._seen: Snapshot | None = None
         self._instead: Function | None = None
         self._ported: Ported | None = None
@@ -73,7 +73,7 @@ class Region:
                 self._give_up(_as_refusal(error))
         return (self._instead or self._gm)(*arguments)
 
-    def _network_for(self, arguments: Sequence[Any]) -> Network | None:
+    def _network_for(self, arguments: Sequence[Any]) -> FrozenGraph | None:
         """The network for the parameters among these; None: PyTorch computes."""
         with self._lock:
             if self._instead is not None or self._ported is None:
@@ -84,7 +84,7 @@ class Region:
             if not self._is_ready(arguments, constants):
                 return None
             try:
-                self._network = Network(
+                self._network = FrozenGraph(
                     self._ported, self._model, constants, self._gm, self._settings
                 )
             except AutotuneError as error:
@@ -122,7 +122,7 @@ def _as_refusal(error: AutotuneError) -> NotExported:
     return NotExported(error.message, nodes)
 
 
-class Network:
+class FrozenGraph:
     """A graph with these parameters, compiled for the shapes that come."""
 
     def __init__(

@@ -6,7 +6,7 @@ torch.compile(model, backend="autotune", options={"threads": 2, "precision": "au
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -60,14 +60,8 @@ class Settings:
         return self.asked.dims or {}
 
     def request(self, model: Any, dims: Dims) -> SessionRequest:
-        """The request to compile a graph, of which nothing is left to ONNX Runtime."""
+        """The request to compile a graph: PyTorch, not ONNX Runtime, runs the rest and checks."""
         threads = self.asked.threads or (0 if self.asked.log else torch.get_num_threads())
         request = self.asked.request(model, threads, dims, arrays_of(self.asked.constants))
-        fields = {"fallback": False, "check": False, "name": "graph"}
-        return with_log(_replaced(request, **fields))
-
-
-def _replaced(request: SessionRequest, **fields: Any) -> SessionRequest:
-    from dataclasses import replace
-
-    return replace(request, **fields)
+        whole = replace(request, name="graph", fallback=False, check=False)
+        return with_log(whole)

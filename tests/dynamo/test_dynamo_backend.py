@@ -42,7 +42,9 @@ def agree(ours: Any, theirs: Any) -> None:
     for a, b in zip(*map(torch.utils._pytree.tree_leaves, (ours, theirs)), strict=True):
         if isinstance(b, torch.Tensor):
             assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
-            torch.testing.assert_close(a, b, rtol=1e-3 if b.dtype != torch.bfloat16 else 2e-2, atol=1e-4)
+            torch.testing.assert_close(
+                a, b, rtol=1e-3 if b.dtype != torch.bfloat16 else 2e-2, atol=1e-4
+            )
         else:
             assert a == b
 
