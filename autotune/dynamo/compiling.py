@@ -55,14 +55,14 @@ def _reason_against(graph: Any, example_inputs: Sequence[Any]) -> str:
 @contextmanager
 def _composites_kept() -> Iterator[None]:
     """Linear, attention and the like stay one operator in traced graphs, as exporters keep them."""
-    from torch.export import default_decompositions, exported_program
+    from torch.export import exported_program
 
     names = "_split_decomp_table_to_cia_and_python_decomp", "_override_composite_implicit_decomp"
     split, keep = (getattr(exported_program, name, None) for name in names)
     if split is None or keep is None:  # of another version: their parts are compiled
         yield
         return
-    composites, _ = split(default_decompositions())
+    composites, _ = split({})
     with keep(composites):
         yield
 
@@ -72,6 +72,9 @@ def _compiled_inference(
 ) -> Callable[[list[Any]], Any]:
     """What runs a functional graph."""
     constants = _constants(gm)
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default  # between parts, strides may be others
+    gm.recompile()
     function = region_of(gm, constants, settings)
 
     def run(arguments: list[Any]) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import logging
+import operator
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -99,7 +100,7 @@ def ported(gm: GraphModule, constants: Collection[str]) -> Ported:
     values = _lifted(copied)
     outputs = _outputs(graph, places)
     _without_symbols(graph)
-    inputs = []
+    inputs, fixed = [], {f"{_PORT}{name}" for name in constants}
     for node in graph.find_nodes(op="placeholder"):
         if not node.users:
             graph.erase_node(node)
@@ -107,7 +108,7 @@ def ported(gm: GraphModule, constants: Collection[str]) -> Ported:
             raise NotExported("an argument that is no tensor")
         elif node.name in places:
             order = _order(node.meta["val"])
-            inputs.append(Input(node.name, places[node.name], order))
+            inputs.append(Input(_port(node), places[node.name], order))
             if order is not None:
                 _transpose_input(graph, node, order)
     graph.eliminate_dead_code()
@@ -115,11 +116,19 @@ def ported(gm: GraphModule, constants: Collection[str]) -> Ported:
     copied.recompile()
     return Ported(
         copied,
-        tuple(port for port in inputs if port.name not in constants),
-        tuple(port for port in inputs if port.name in constants),
+        tuple(port for port in inputs if port.name not in fixed),
+        tuple(port for port in inputs if port.name in fixed),
         values,
         tuple(outputs),
     )
+
+
+_PORT = "argument_"
+
+
+def _port(node: Node) -> str:
+    """Name of an input in ONNX: the exporter has nodes by the names of others in the graph."""
+    return f"{_PORT}{node.name}"
 
 
 def _lifted(gm: GraphModule) -> dict[str, Any]:
@@ -136,7 +145,7 @@ def _lifted(gm: GraphModule) -> dict[str, Any]:
         lifted.meta = dict(node.meta)
         if "val" not in lifted.meta:
             raise NotExported(f"a tensor of no known kind, {node.target}")
-        values[lifted.name] = value
+        values[_port(lifted)] = value
         node.replace_all_uses_with(lifted)
         graph.erase_node(node)
     return values
@@ -179,13 +188,21 @@ def _window(node: Node) -> tuple[Node, tuple[Order, Order, int] | None]:
     it is dense, or symbols decide.
     """
     value, base = node.meta["val"], node
-    while getattr(base.target, "is_view", False) and base.args[0].op == "call_function":
+    while _is_view(base) and base.args[0].op == "call_function":
         base = base.args[0]
+    if not isinstance(base.meta["val"], torch.Tensor):
+        return node, None
     numbers = [*value.shape, *value.stride(), value.storage_offset(), *base.meta["val"].shape]
     is_known = all(isinstance(n, int) for n in numbers)
     if _is_dense(value) or not is_known or not _is_dense(base.meta["val"]):
         return node, None
     return base, (tuple(value.shape), tuple(value.stride()), int(value.storage_offset()))
+
+
+def _is_view(node: Node) -> bool:
+    """Of its first operand; one of several views is taken out of their list."""
+    made = node.args[0] if node.target is operator.getitem else node
+    return bool(getattr(made.target, "is_view", False))
 
 
 def _is_dense(value: Any) -> bool:
@@ -302,7 +319,7 @@ def exported(found: Ported) -> ModelProto:
 
 
 def _onnx(found: Ported) -> ModelProto:
-    names = [node.name for node in found.graph.graph.find_nodes(op="placeholder")]
+    names = [_port(node) for node in found.graph.graph.find_nodes(op="placeholder")]
     n_outputs = sum(1 for _ in dict.fromkeys(o.name for o in found.outputs if o.name))
     program = torch.onnx.export(
         _program(found.graph),

@@ -5,6 +5,7 @@ partitioned(gm, refused, region_of) ─► a graph that calls regions, and PyTor
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -31,18 +32,27 @@ class _Support(OperatorSupportBase):  # type: ignore[misc]
         self._refused = refused
 
     def is_node_supported(self, submodules: Any, node: Node) -> bool:
-        return is_supported(node) and not {node.name, name_of(node)} & set(self._refused)
+        made = node.args[0] if node.target is operator.getitem else node  # by the same operator
+        return is_supported(made) and not {made.name, name_of(made)} & set(self._refused)
 
 
 def is_supported(node: Node) -> bool:
     """Whether a node computes tensors from tensors in a way that can be compiled at all."""
     if node.op != "call_function":
         return False
-    if _TAGS & set(getattr(node.target, "tags", ())):
+    tags = _TAGS & set(getattr(node.target, "tags", ()))
+    if tags - {torch.Tag.nondeterministic_seeded} or (tags and not _drops_nothing(node)):
         return False
     value = node.meta.get("val")
     parts = value if isinstance(value, list | tuple) else [value]
     return all(isinstance(part, torch.Tensor) for part in parts)
+
+
+def _drops_nothing(node: Node) -> bool:
+    """Whether a node draws its random numbers for a dropout of nothing, as attention has."""
+    known = [argument.name for argument in node.target._schema.arguments]
+    given = {**dict(zip(known, node.args, strict=False)), **node.kwargs}
+    return "dropout_p" in known and given.get("dropout_p", 0.0) == 0.0
 
 
 def name_of(node: Node) -> str:
