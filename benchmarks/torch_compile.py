@@ -96,7 +96,8 @@ _CONFIGS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "WhisperConfig",
         {
             **{"d_model": 256, "encoder_layers": 3, "decoder_layers": 1},
-            **{"encoder_attention_heads": 4, "max_source_positions": 500},
+            **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+            "max_source_positions": 500,
         },
         "mel",
     ),
