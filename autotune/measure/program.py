@@ -50,8 +50,11 @@ _FACTS, _MAP, _UNMAP, _WRITE, _READ, _PROTECT, _CALL, _SYMBOL, _PLACE, _REMOVE =
 _WORDS = struct.Struct("<8Q")
 _WORD = struct.Struct("<Q")
 _SHELLS = ("ssh", "adb", "dbclient")
-_INSTALL = 'f=$(mktemp) && head -c {n} >"$f" && chmod 700 "$f" && exec "$f" unlink'
-_PREFIX, _SCRIPT = "autotune-measure-", ".mjs"
+_INSTALL = (
+    'f=$(mktemp) && mv "$f" "$f{suffix}" && f="$f{suffix}" && '
+    'head -c {n} >"$f" && chmod 700 "$f" && exec {engine}"$f" unlink'
+)
+_PREFIX, _NATIVE, _SCRIPT = "autotune-measure-", ".run", ".mjs"
 _QUOTED_BYTES = 2000
 _TIMEOUT_S = 60
 _LEVELS = 3
@@ -318,10 +321,12 @@ def connect(command: str, program: bytes) -> Connection:
     Raises UsageError where the command cannot be run.
     """
     words = shlex.split(command)
+    is_native = program.startswith(MAGIC)
+    suffix = _NATIVE if is_native else _SCRIPT
     if words and Path(words[0]).name in _SHELLS:
-        script = _INSTALL.format(n=len(program))
+        engine = "" if is_native else "node "
+        script = _INSTALL.format(suffix=suffix, n=len(program), engine=engine)
         return Connection([*words, f"sh -c {shlex.quote(script)}"], program)
-    suffix = "" if program.startswith(MAGIC) else _SCRIPT
     with tempfile.NamedTemporaryFile(prefix=_PREFIX, suffix=suffix, delete=False) as file:
         file.write(program)
     Path(file.name).chmod(0o700)

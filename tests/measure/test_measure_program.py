@@ -251,13 +251,13 @@ def test_a_crash_there_is_a_status_of_its_candidate(device: ProgramDevice) -> No
     assert re.search("SIGILL|RuntimeError: unreachable", results[0].error)
 
 
-def test_a_shell_elsewhere_gets_the_program_over_its_input(program: bytes, ssh: str) -> None:
+def test_a_shell_elsewhere_gets_the_program_over_its_input(device: ProgramDevice, ssh: str) -> None:
     before = set(Path("/tmp").glob("tmp.*"))
-    device = program_device(ssh, TARGET)
-    assert device.n_threads >= 1
-    assert device.target.l1_bytes > 0
-    connection = connect(ssh, program)
-    block = ProgramExecutor(connection, TARGET, 1).block(64)
+    found = program_device(ssh, device.target)
+    assert found.n_threads >= 1
+    assert found.target.l1_bytes > 0
+    connection = connect(ssh, device.program)
+    block = ProgramExecutor(connection, device.target, 1).block(64)
     assert block.address
     connection.close()
     assert set(Path("/tmp").glob("tmp.*")) <= before  # it removes its own file
