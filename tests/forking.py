@@ -26,6 +26,8 @@ ROOT = Path(__file__).parent.parent
 TIMEOUT_S = 300
 _REQUEST_BYTES = 1 << 20
 _MAIN = ROOT / "autotune" / "__main__.py"
+_LEFT_OUT = ("autotune.ort", "autotune.dynamo", "autotune.measure.fleet")
+"""Modules that start threads, or import what is not installed."""
 _LIBRARIES = ("lightgbm", "onnx")  # not onnxruntime, which starts threads when it is imported
 
 
@@ -163,7 +165,7 @@ def _import_everything() -> None:
     import autotune
 
     for found in pkgutil.walk_packages(autotune.__path__, "autotune."):
-        if not found.name.startswith("autotune.ort") and not found.name.endswith("__main__"):
+        if not found.name.startswith(_LEFT_OUT) and not found.name.endswith("__main__"):
             importlib.import_module(found.name)
 
 

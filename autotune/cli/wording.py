@@ -117,7 +117,6 @@ _NAMES = {
     "shapes": "shape",
     "split": "split",
     "store": "store",
-    "style": "format",
     "target": "target",
     "threads": "threads",
     "warm_start": "warm-start",

@@ -84,7 +84,7 @@ def _converter() -> Any:
     except ImportError as error:
         raise MissingDependency(
             "plots need vl-convert-python, which is not installed",
-            "pip install 'autotune-compiler[report]', or write Markdown: `style='md'`",
+            "pip install 'autotune-compiler[report]'; Markdown needs no plots",
         ) from error
     return vl_convert
 
