@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from autotune.errors import UsageError
-from autotune.tuner import Event, NoiseNoticed, SessionFinished
+from autotune.tuner import Event, NoiseNoticed, SessionFinished, of_target
 
 Show: TypeAlias = str | Callable[[Event], None]
 """`auto`, `table`, `lines`, `nothing`, or a function that is called with every event."""
@@ -48,10 +48,12 @@ def _rendered(is_table: bool) -> Iterator[Callable[[Event], None]]:
 
     def tell(event: Event) -> None:
         renderer.show(event)
-        if isinstance(event, NoiseNoticed):
-            last.append(f"note: {event.noise}")
-        if isinstance(event, SessionFinished):
-            last.extend(summary_lines(event))
+        target, own = of_target(event)
+        if isinstance(own, NoiseNoticed):
+            last.append(f"note: {own.noise}")
+        if isinstance(own, SessionFinished):
+            last.extend([f"{target}:"] if target else [])
+            last.extend(summary_lines(own))
 
     with renderer:
         yield tell

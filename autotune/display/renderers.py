@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.control import Control
 from rich.live import Live
 
@@ -71,7 +71,7 @@ class LiveTable(Renderer):
         clock: Callable[[], float],
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.view = View()
+        self._views: defaultdict[str, View] = defaultdict(View)
         self._stop = stop
         self._clock = clock
         self._shown_at = clock()
@@ -92,15 +92,17 @@ class LiveTable(Renderer):
 
     def __exit__(self, *details: Any) -> None:
         self._live.__exit__(*details)
-        if self.view.rows:
-            table = task_table(self.view, width=self._console.width)
-            self._console.print(table)
-            if more := more_text(self.view, table):
-                self._console.print(more)
+        for target, view in self._views.items():
+            if view.rows:
+                table = task_table(view, width=self._console.width)
+                self._console.print(*([target] if target else []), table, sep="\n")
+                if more := more_text(view, table):
+                    self._console.print(more)
 
     def show(self, event: Event) -> None:
         """Remember; the next redraw shows it."""
-        self.view.apply(event)
+        target, event = of_target(event)
+        self._views[target].apply(event)
         self._shown_at = self._clock()
 
     def _draw(self) -> RenderableType:
@@ -109,9 +111,14 @@ class LiveTable(Renderer):
         if size != self._size:
             self._size = size
             self._console.control(Control.home(), Control.clear())
-        self.view.is_stopping = self._stop()
-        elapsed_s = self.view.elapsed_s + self._clock() - self._shown_at
-        return display(self.view, elapsed_s, size.width, size.height)
+        more_s, views = self._clock() - self._shown_at, self._views or {"": View()}
+        parts: list[RenderableType] = []
+        for target, view in views.items():
+            view.is_stopping = self._stop()
+            height = size.height // len(views) - bool(target)
+            parts += [target] if target else []
+            parts.append(display(view, view.elapsed_s + more_s, size.width, height))
+        return Group(*parts)
 
 
 def table_on_stderr(

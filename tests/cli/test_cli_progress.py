@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from autotune.api.tune.tune_result import run_to_end
 from autotune.cli.console import say
 from autotune.cli.progress import JsonLines
 from autotune.display.lines import (
@@ -29,6 +31,7 @@ from autotune.tuner import (
     Budget,
     Event,
     FinalistsMeasured,
+    OfTarget,
     SessionFinished,
     SessionStarted,
     StopReason,
@@ -244,6 +247,32 @@ def test_live_display_ends_with_the_table(story: list[Event]) -> None:
     last = [line.rstrip() for line in console.file.getvalue().splitlines()[-4:]]
     assert last[0].endswith("trials  task")
     assert [line.split()[0] for line in last[1:]] == ["0", "1", "2"]
+
+
+def test_live_display_of_several_cpus_has_the_tables_of_all(story: list[Event]) -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    with LiveTable(console, lambda: 0.0) as live:
+        for event in story:
+            for target in ("here", "board"):
+                live.show(OfTarget(target, event))
+    assert isinstance(console.file, io.StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    for target in ("here", "board"):
+        at = max(i for i, line in enumerate(lines) if line.endswith(target))
+        assert [line.split()[0] for line in lines[at + 2 : at + 5]] == ["0", "1", "2"]
+
+
+def test_a_search_for_several_cpus_ends_with_all(story: list[Event], tmp_path: Path) -> None:
+    end = replace(END, invalid=())
+
+    def events() -> Generator[Event, None, None]:
+        for event in (*story, end):
+            yield from (OfTarget(target, event) for target in ("here", "board"))
+
+    seen: list[Event] = []
+    result = run_to_end(events, tmp_path / "a.jsonl", seen.append)
+    assert len(seen) == 2 * len(story) + 2
+    assert (result.finished, result.others) == (end, (end,))
 
 
 def test_summary(golden: Golden) -> None:

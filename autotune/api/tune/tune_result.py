@@ -14,7 +14,7 @@ from typing import TypeAlias
 from autotune.api.showing import Show, showing
 from autotune.errors import NoValidSchedule
 from autotune.records import read_log
-from autotune.tuner import Event, SessionFinished, StopReason
+from autotune.tuner import Event, SessionFinished, StopReason, of_target
 from autotune.units import format_seconds
 
 Events: TypeAlias = Generator[Event, None, None]
@@ -26,11 +26,13 @@ class TuneResult:
     """Result of a search: its `log`, and the latency of the network in seconds.
 
     `before`: untuned, `after`: from the log, as sums over the same calls; None where nothing can be
-    compared. `finished`: the last event, which tells the rest.
+    compared. `finished`: the last event, which tells the rest. All of the first kind of CPU;
+    `others`: the last events of the other kinds of a fleet.
     """
 
     log: Path
     finished: SessionFinished
+    others: tuple[SessionFinished, ...] = ()
 
     @property
     def before(self) -> float | None:
@@ -69,14 +71,17 @@ _MOST_SHOWN = 120
 
 def run_to_end(start: Callable[[], Events], log: Path, show: Show) -> TuneResult:
     """Show a search as `show` says, until it ends. Raises as the search, and as `require_valid`."""
-    finished: Event | None = None
+    found: dict[str, SessionFinished] = {}
     with showing(show) as tell, closing(start()) as events:
         for event in events:
             tell(event)
-            finished = event
-    assert isinstance(finished, SessionFinished)
-    require_valid(finished, log)
-    return TuneResult(log, finished)
+            target, own = of_target(event)
+            if isinstance(own, SessionFinished):
+                found[target] = own
+    for finished in found.values():
+        require_valid(finished, log)
+    first, *others = found.values()
+    return TuneResult(log, first, tuple(others))
 
 
 def require_valid(finished: SessionFinished, log: Path) -> None:
