@@ -38,14 +38,18 @@ def test_the_page_shows_the_classes_of_a_picture(tmp_path: Path) -> None:
     (tmp_path / "picture.bmp").write_bytes(bitmap())
     with served(tmp_path) as (address, _):
         page = f"{address}/index.html?picture=picture.bmp"
-        options = [f"--user-data-dir={tmp_path}/profile", "--virtual-time-budget=30000"]
-        shown = subprocess.run(
-            [command, *HEADLESS, *options, "--dump-dom", page], capture_output=True, text=True
-        ).stdout
+        found: list[tuple[str, float]] = []
+        for budget_ms in (30_000, 300_000, 3_000_000):  # a busy machine compiles modules late
+            clock = f"--virtual-time-budget={budget_ms}"
+            options = [*HEADLESS, f"--user-data-dir={tmp_path}/profile", clock, "--dump-dom"]
+            done = subprocess.run([command, *options, page], capture_output=True, text=True)
+            shown = done.stdout
+            found = [(name, float(text) / 100) for name, text in SHARE.findall(shown)]
+            if found:
+                break
     scores = (np.array(PICTURE, np.float32) - 127) / 128 @ weights
     shares = np.exp(scores) / np.exp(scores).sum()
     expected = [(f"kind {n}", shares[n]) for n in np.argsort(-shares)[:5]]
-    found = [(name, float(text) / 100) for name, text in SHARE.findall(shown)]
     assert [name for name, _ in found] == [name for name, _ in expected], shown
     np.testing.assert_allclose([s for _, s in found], [s for _, s in expected], atol=1e-3)
 
