@@ -19,6 +19,7 @@ from autotune.units import format_bytes
 
 if TYPE_CHECKING:
     from autotune.network.artifact.artifact import Endpoint
+    from autotune.network.runtime.runtime import Model
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -27,6 +28,11 @@ _SLACK_BYTES = 1 << 20
 _MOST_BYTES = 16 << 30
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError)
 """Errors of reading a damaged, encrypted or unusual archive."""
+
+
+def largest_inputs(model: Model) -> tuple[Endpoint, ...]:
+    """The inputs of that variant of a model which takes the most elements: those of a file fit."""
+    return max((variant.input_info for variant in model.variants), key=n_elements)
 
 
 def read_inputs(

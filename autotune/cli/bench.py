@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.arrays import Arrays, read_inputs
+from autotune.cli.arrays import Arrays, largest_inputs, read_inputs
 from autotune.cli.console import columns, counting, debug_option, put, put_json, say, say_note
 from autotune.cli.models import is_onnx, say_random_weights
 from autotune.cli.options import (
@@ -103,7 +103,7 @@ def command(
 
     A model that was compiled for several shapes is measured at each of them.
     """
-    from autotune.api.compile.benching import bench
+    from autotune.api.compile.benching import bench, number_of_variant
     from autotune.api.compile.gating import provenance, save_bench
 
     names = tuple(dict.fromkeys(name for part in against for name in part))
@@ -121,12 +121,15 @@ def command(
         if "openvino:default" in names:
             others += ", openvino:default in what it chooses"
         say_note(f"{_products_text(compiled.artifact.precision)} here; {others}")
-    inputs = read_inputs(compiled.input_info, files) if files else None
+    inputs, variants = None, compiled.variants
+    if files:
+        inputs = read_inputs(largest_inputs(compiled), files)
+        variants = (compiled.variants[number_of_variant(compiled, inputs)],)
     if compare is not None:
         _compare(compiled, compare, fail_above, time_s, inputs, style)
         return
     results: list[BenchResult | CallersResult | NetworkProfile] = []
-    for variant in compiled.variants:
+    for variant in variants:
         if len(compiled.variants) > 1 and style == "text":
             put(f"{format_shapes({end.name: end.shape for end in variant.input_info})}:")
         if per_task:
@@ -137,12 +140,12 @@ def command(
             results.append(bench(variant, names, model, time_s, inputs=inputs))
         _put_text(results[-1], style)
     if save is not None:
-        save_bench(save, compiled, None if is_model else source)
+        save_bench(save, compiled, None if is_model else source, inputs)
     if style == "json":
         found = [result.to_json() for result in results]
         several = [
             {"inputs": {end.name: list(end.shape) for end in v.input_info}} | data
-            for v, data in zip(compiled.variants, found, strict=True)
+            for v, data in zip(variants, found, strict=True)
         ]
         data = found[0] if len(found) == 1 else {"variants": several}
         about = {"provenance": to_json(provenance(compiled)), "memory": _memory(compiled)}
@@ -207,19 +210,20 @@ def _compare(
     from autotune.api.compile.gating import compare_bench, provenance
 
     found = compare_bench(compiled, base, limit, time_s, inputs)
-    if not all(v.in_turns for v in found):
+    if not all(v.in_turns for v in found.values()):
         say_note(
             f"the artifact of {base} is gone: its figures are compared, relative to the clock; "
             "keep the artifact beside it for sharper ones"
         )
-    worst = max(found, key=lambda v: (v.fails, v.ratio))
+    worst = max(found.values(), key=lambda v: (v.fails, v.ratio))
     if style == "json":
-        verdicts = [to_json(v) | {"fails": v.fails} for v in found]
+        verdicts = [to_json(v) | {"fails": v.fails} for v in found.values()]
         about = to_json(provenance(compiled))
         put_json({"ratio": worst.ratio, "variants": verdicts, "provenance": about})
     else:
-        for variant, one in zip(compiled.variants, found, strict=False):
-            shapes = format_shapes({end.name: end.shape for end in variant.input_info})
+        for n, one in found.items():
+            ports = compiled.variants[n].input_info
+            shapes = format_shapes({end.name: end.shape for end in ports})
             head = f"{shapes}: " if len(compiled.variants) > 1 else ""
             put(f"{head}{one} times as long as {base.name}, {one.n_rounds} rounds")
     if not worst.fails and not worst.is_decided:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.console import counting, debug_option, put, put_json
-from autotune.cli.options import TargetName
+from autotune.cli.options import TargetName, format_option
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
@@ -21,10 +21,9 @@ _WIDTH = 12
 @click.command("info")
 @click.option("--target", "name", type=TargetName(), help="Another CPU, by its name or file.")
 @click.option("--no-measure", is_flag=True, help="Measure no peak rates, which takes seconds.")
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text",
-              show_default=True, help="Form of the output.")  # fmt: skip
+@format_option
 @debug_option
-def command(name: str | None, no_measure: bool, form: str) -> None:
+def command(name: str | None, no_measure: bool, style: str) -> None:
     """Describe this machine: processor, limits, peak rates, versions, caches; and say what to
     change for steadier timings.
 
@@ -37,7 +36,7 @@ def command(name: str | None, no_measure: bool, form: str) -> None:
     target = parse_target(name) if name else None
     with counting("peak rates measured") as tell:
         found = machine_info(target, not no_measure, variables, tell)
-    if form == "json":
+    if style == "json":
         put_json(found.to_json())
         return
     put("\n".join(_text(found)))

@@ -9,7 +9,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.cli.arrays import Arrays, n_elements, read_inputs, write_npz
+from autotune.cli.arrays import Arrays, largest_inputs, read_inputs, write_npz
 from autotune.cli.console import columns, debug_option, put, put_path, say, say_note
 from autotune.cli.models import say_random_weights
 from autotune.cli.options import FILE, THREADS, input_option
@@ -56,8 +56,7 @@ def command(
 
 def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
     if files:
-        ports = (variant.input_info for variant in model.variants)
-        return read_inputs(max(ports, key=n_elements), files)
+        return read_inputs(largest_inputs(model), files)
     from autotune.network.runtime.runtime import random_inputs
 
     say_note("no --input: running on random numbers")

@@ -9,6 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from autotune.cli.bench import BASELINES, callers_text, profile_text, result_text
@@ -316,3 +319,24 @@ def test_figures_of_another_machine_or_kind_are_refused(
 def merged(data: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """`data` with the leaves of `change` in place of its own."""
     return data | {k: merged(data[k], v) if isinstance(v, dict) else v for k, v in change.items()}
+
+
+def test_inputs_choose_the_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = '<ir_version: 10, opset_import: ["" : 21]>'
+    text = f"{head} f (float[n, 8] x) => (float[n, 8] y) {{ y = Relu(x) }}"
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "f.onnx")
+    several = str(tmp_path / "f.atn")
+    compile = ["compile", str(tmp_path / "f.onnx"), "--dim", "n=2,5", "--no-check", "-o", several]
+    assert run(compile) == 0
+    given = {n: f"x={tmp_path / f'{n}.npy'}" for n in (5, 3)}
+    for n in given:
+        np.save(tmp_path / f"{n}.npy", np.ones((n, 8), np.float32))
+    more = ["--format", "json", "--time", "0.01", "--input"]
+    for command in (["bench", several], ["bench", several, "--compare", several]):
+        capsys.readouterr()
+        assert run([*command, *more, given[5]]) == 0
+        assert json.loads(capsys.readouterr().out)["provenance"]["model"] == "f"
+        assert run([*command, *more, given[3]]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 2
+    assert run(["bench", several, "--time", "0.01", "--compare", several, "--input", given[5]]) == 0
+    assert capsys.readouterr().out.startswith("x 5x8: ")

@@ -94,6 +94,20 @@ def bench(
         return _timed(ours, given, source, time_s, callers, inputs)
 
 
+def number_of_variant(model: Model, given: Mapping[str, Any]) -> int:
+    """The number of the variant of `model` whose shapes `given` inputs have.
+
+    Raises UsageError where they are no inputs of any.
+    """
+    shapes = {name: array.shape for name, array in given.items()}
+    for n, variant in enumerate(model.variants):
+        if {end.name: end.shape for end in variant.input_info} == shapes:
+            require_inputs(variant.input_info, given)
+            return n
+    require_inputs(model.input_info, given)
+    return 0
+
+
 def _model(compiled: Model | Compiled | str | Path) -> Model:
     match compiled:
         case Model():

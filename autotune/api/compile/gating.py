@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from autotune.api.compile.benching import number_of_variant
 from autotune.api.info import machine_versions
 from autotune.codec import Misfit, from_json, to_json, within
 from autotune.conditions import Conditions, read_conditions
@@ -17,7 +18,7 @@ from autotune.errors import ArtifactError, LogMismatch
 from autotune.files import open_input, replacing
 from autotune.network.bench.gate import GateVerdict, Rounds, gate, measure_rounds, multiply_adds
 from autotune.network.runtime.loading import load
-from autotune.network.runtime.runtime import Array, Model, random_inputs, require_inputs
+from autotune.network.runtime.runtime import Array, Model, random_inputs
 
 _VERSION = 1
 _MOST_BYTES = 16 << 20
@@ -71,23 +72,27 @@ def provenance(model: Model) -> Provenance:
     )
 
 
-def save_bench(path: Path, model: Model, artifact: Path | None) -> SavedBench:
+def save_bench(
+    path: Path, model: Model, artifact: Path | None, given: Arrays | None = None
+) -> SavedBench:
     """Measure each variant of `model` for the file `path`, to compare later models with.
 
-    `artifact`: the file that it was loaded from. Raises UsageError or OutputError where `path`
+    `artifact`: the file that it was loaded from. `given`: inputs, else random ones; of several
+    variants that is measured which they fit. Raises UsageError or OutputError where `path`
     cannot be written.
     """
     reference = multiply_adds(model.artifact.target, model.n_threads)
+    fed = list(_fed(model, given))
     found = SavedBench(
         "autotune-bench",
         _VERSION,
         provenance(model),
         str(artifact.resolve()) if artifact else "",
         _digest(artifact) if artifact else "",
-        tuple(map(_shapes, model.variants)),
+        tuple(_shapes(variant) for _, variant, _ in fed),
         tuple(
             measure_rounds(_run(v, inputs), None, reference, lambda r: len(r.now_s) >= _N_ROUNDS)
-            for _, v, inputs in _fed(model, None)
+            for _, v, inputs in fed
         ),
     )
     with replacing(path) as file:
@@ -101,9 +106,9 @@ def compare_bench(
     limit: float | None = None,
     time_s: float = 2.0,
     given: Arrays | None = None,
-) -> tuple[GateVerdict, ...]:
-    """Whether each variant of `model` is slower than that of `base`, an artifact or a file of
-    `save_bench`.
+) -> dict[int, GateVerdict]:
+    """Whether each variant of `model`, by its number, is slower than that of `base`, an artifact or
+    a file of `save_bench`; of several variants, that which `given` inputs fit.
 
     The artifact that such a file is of runs in turns with `model` where it is still there, beside
     the file or where it was; else the figures in it are compared. Raises LogMismatch for figures of
@@ -121,13 +126,13 @@ def compare_bench(
             "compare what was compiled for the same shapes",
         )
     reference = multiply_adds(model.artifact.target, model.n_threads)
-    found = []
+    found = {}
     for n, variant, inputs in _fed(model, given):
         other: Any = _run(earlier.variants[n], inputs) if earlier else None
         if other is None and saved is not None:
             other = saved.variants[n]
-        found.append(gate(_run(variant, inputs), other, reference, limit, time_s))
-    return tuple(found)
+        found[n] = gate(_run(variant, inputs), other, reference, limit, time_s)
+    return found
 
 
 def read_saved(path: Path) -> SavedBench | None:
@@ -148,11 +153,11 @@ def read_saved(path: Path) -> SavedBench | None:
 
 
 def _require_same_machine(saved: SavedBench, model: Model, path: Path) -> None:
-    ours, theirs = provenance(model), saved.provenance
+    theirs = saved.provenance
     pairs = [
-        ("processor", theirs.conditions.processor, ours.conditions.processor),
-        ("target", theirs.target_key, ours.target_key),
-        ("number of threads", theirs.n_threads, ours.n_threads),
+        ("processor", theirs.conditions.processor, read_conditions().processor),
+        ("target", theirs.target_key, model.artifact.target.key),
+        ("number of threads", theirs.n_threads, model.n_threads),
     ]
     for what, then, now in pairs:
         if then != now:
@@ -172,13 +177,14 @@ def _artifact_of(saved: SavedBench, path: Path) -> Path | None:
 
 
 def _fed(model: Model, given: Arrays | None) -> Iterator[tuple[int, Model, Arrays]]:
-    """The number of each variant, itself and inputs for it; of given ones, those that they fit."""
-    for n, variant in enumerate(model.variants):
-        if given is None:
-            yield n, variant, random_inputs(variant.input_info, 0)
-        elif len(model.variants) == 1 or _shapes(variant) == {k: a.shape for k, a in given.items()}:
-            require_inputs(variant.input_info, given)
-            yield n, variant, given
+    """The number of each variant, itself and inputs for it; with given ones, of that they fit.
+
+    Raises UsageError where they fit none.
+    """
+    numbers = range(len(model.variants)) if given is None else [number_of_variant(model, given)]
+    for n in numbers:
+        variant = model.variants[n]
+        yield n, variant, random_inputs(variant.input_info, 0) if given is None else given
 
 
 def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
