@@ -126,7 +126,9 @@ def served(folder: Path) -> Iterator[tuple[str, queue.Queue[bytes]]]:
 
 def in_browser(command: str, folder: Path) -> Found:
     """What the page of a folder tells."""
-    with served(folder) as (address, told), tempfile.TemporaryDirectory() as profile:
+    # Chromium's own processes write to its profile until they end too
+    kept = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    with served(folder) as (address, told), kept as profile:
         page = [command, *HEADLESS, f"--user-data-dir={profile}", f"{address}/index.html"]
         process = subprocess.Popen(page, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
