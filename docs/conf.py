@@ -18,8 +18,13 @@ extensions = [
 exclude_patterns = ["decisions/template.md"]
 html_theme = "furo"
 html_title = "autotune"
+html_static_path = ["_static"]
+html_css_files = ["doors.css"]
 
-myst_enable_extensions = ["deflist"]
+default_role = "literal"  # `name` in docstrings, which are read as reStructuredText
+smartquotes_action = "qe"  # quotes and ellipses, not dashes: `--option` is to be copied
+
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_typehints = "signature"

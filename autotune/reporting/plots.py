@@ -23,10 +23,10 @@ from autotune.reporting.figures import (
 Spec: TypeAlias = dict[str, Any]
 
 BLUE, ORANGE = "#3b82c4", "#c2691c"
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 _WIDTH, _HEIGHT = 440, 280
 _MOST_RATIOS = 30
-_CONFIG: Spec = {
+CONFIG: Spec = {
     "background": "transparent",
     "font": "sans-serif",
     "view": {"stroke": "currentColor", "strokeOpacity": 0.25},
@@ -157,8 +157,8 @@ def task_progress(tasks: Sequence[TaskFigures]) -> Spec:
     bounded = {"filter": "datum.bound > 0"}
     bound = {"field": "bound", "type": "quantitative", "aggregate": "min"}
     return {
-        "$schema": _SCHEMA,
-        "config": _CONFIG,
+        "$schema": SCHEMA,
+        "config": CONFIG,
         "data": {"values": values},
         "facet": {"field": "task", "sort": names, "title": None},
         "columns": 3,
@@ -332,8 +332,8 @@ _IN_ORDER = {"field": "n", "type": "quantitative"}
 
 def _plot(*layers: Spec, **encoding: Any) -> Spec:
     return {
-        "$schema": _SCHEMA,
-        "config": _CONFIG,
+        "$schema": SCHEMA,
+        "config": CONFIG,
         "width": _WIDTH,
         "height": _HEIGHT,
         "autosize": {"type": "fit", "contains": "padding"},
