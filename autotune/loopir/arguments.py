@@ -22,5 +22,8 @@ def _with_arguments(kernel: Kernel, order: list[str]) -> Kernel:
     used = {x.tensor.name for x in body_loads(kernel.body)}
     used |= {s.tensor.name for s in statements(kernel.body) if isinstance(s, Store)}
     for name in used - local - set(order):
-        raise ScheduleError(f"{kernel.name} reads {name}, which is computed elsewhere")
+        raise ScheduleError(
+            f"{kernel.name} reads {name}, which is computed elsewhere",
+            f"place {name} in the stage that all its readers are in, or leave it at the root",
+        )
     return replace(kernel, buffers=tuple(n for n in order if n in used))

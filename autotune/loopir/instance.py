@@ -124,7 +124,10 @@ class Instance:
         limit = simplify(substitute(axis.limit, self.axis_values()), ranges)
         inside = {loop_var(stage, i) for i in stage.iters[stage.position(it.name) :]}
         for name in sorted(variables(limit) & inside):
-            raise ScheduleError(f"{stage.name}: the length of {it.name} depends on {name} inside")
+            raise ScheduleError(
+                f"{stage.name}: the length of {it.name} depends on {name} inside",
+                f"reorder: {name} outside of {it.name}",
+            )
         return limit
 
     def axis_values(self) -> dict[str, Expr]:
@@ -178,4 +181,7 @@ class Instance:
 
     def _refuse_reduction(self, name: str) -> None:
         if any(name == a.name or name.startswith(f"{a.name}.") for a in self.stage.op.reduce_axes):
-            raise ScheduleError(f"{self.stage.name}: a reduction over {name} must not overlap")
+            raise ScheduleError(
+                f"{self.stage.name}: a reduction over {name} must not overlap",
+                "split it by a factor that divides its extent, or with tail='split'",
+            )

@@ -66,4 +66,7 @@ def check_stack(name: str, body: Body) -> None:
     """Raises ScheduleError for local buffers that are more than the stack holds."""
     total = sum(s.buffer.n_bytes for s in statements(body) if isinstance(s, Alloc))
     if total > MAX_LOCAL_BYTES:
-        raise ScheduleError(f"{name}: local buffers need {total} bytes, more than the stack has")
+        raise ScheduleError(
+            f"{name}: local buffers need {total} bytes, of {MAX_LOCAL_BYTES} at most",
+            "place stages in inner loops by compute_at, or split these loops",
+        )

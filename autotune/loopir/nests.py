@@ -207,10 +207,16 @@ class _Nest:
             raise ScheduleError(f"{stage.name} does not reduce")
         outer = [i for i in stage.iters[:depth] if i.kind == "reduce" and sizes[i.name] > 1]
         if any(stage.ragged(i.name) for i in outer):
-            raise ScheduleError(f"{stage.name}: a ragged reduction must be inside its tile")
+            raise ScheduleError(
+                f"{stage.name}: a ragged reduction must be inside its tile",
+                "reorder: its loop inside of the loops over results",
+            )
         overlap = inst.has_overlap()
         if outer and overlap:
-            raise ScheduleError(f"{stage.name}: blocked reduction with overlapping tiles")
+            raise ScheduleError(
+                f"{stage.name}: blocked reduction with overlapping tiles",
+                "split loops over results by factors that divide, or with tail='split'",
+            )
         direct = inst.local and not outer and not overlap and inst.covers(depth)
         direct = direct and not stage.has_tile  # whose accumulators are registers only
         tile = tuple(i for i in stage.iters[depth:] if i.kind == "spatial")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
 import ml_dtypes as ml_dtypes  # gives NumPy the names of its types
 
+from autotune.te import tvm_names as _tvm_names
 from autotune.te.functions import abs as abs
 from autotune.te.functions import byte_dot as byte_dot
 from autotune.te.functions import ceil as ceil
@@ -36,3 +39,8 @@ from autotune.te.language import reduce_axis as reduce_axis
 from autotune.te.values import Expression as Expression
 from autotune.te.values import ReduceAxis as ReduceAxis
 from autotune.te.values import Tensor as Tensor
+
+if not TYPE_CHECKING:  # else any name would have a type
+
+    def __getattr__(name: str) -> NoReturn:
+        _tvm_names.refuse("te", name, _tvm_names.TE)

@@ -428,6 +428,8 @@ def require_name(name: object, kind: str) -> str:
         return f"{kind}{next(_names.get(_NUMBERS))}"
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         fail(f"{name!r} is no name", "letters, digits and _, as in Python")
+    if name in DTYPES:
+        fail(f"{name!r} is a dtype, and is given as a name", "te.placeholder(shape, name, dtype)")
     return name
 
 

@@ -118,3 +118,15 @@ def test_text_of_a_step() -> None:
     assert python_text(Split("e", "i", (4, 8), "split")) == (
         's["e"].split("i", 4, 8, tail="split")'
     )
+
+
+def test_a_schedule_without_a_program_names_the_step_and_a_way_out() -> None:
+    s = Schedule(gemm(), TARGET)
+    s["e"].split("i", 3)
+    s["c"].split("k", 5)
+    s["d"].inline()
+    for lowered in (s.lower, s.source):
+        with pytest.raises(ScheduleError) as caught:
+            lowered()
+        assert caught.value.message.startswith('s["c"].split("k", 5): c: a reduction over k')
+        assert "tail='split'; step 2 of 3 made it so" in caught.value.hint

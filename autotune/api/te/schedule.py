@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
 from autotune.brief import brief, brief_value
 from autotune.codegen.compile import assembly, optimised_module
@@ -52,6 +53,7 @@ from autotune.schedule.steps import (
 )
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
+from autotune.te.tvm_names import CACHE_WRITE, SCHEDULE, SPLIT, STAGE, TILE, refuse, with_hints
 
 
 class Schedule:
@@ -86,6 +88,12 @@ class Schedule:
                 f"there is no stage '{stage}'", f"the stages are {', '.join(self.stages)}"
             )
         return StageSchedule(self, stage)
+
+    if not TYPE_CHECKING:  # else any attribute would have a type
+
+        def __getattr__(self, name: str) -> NoReturn:
+            of_stages = {n: f's["C"].{n}(…)' for n in vars(StageSchedule) if n[0] != "_"}
+            refuse("Schedule", name, of_stages | SCHEDULE)
 
     def __repr__(self) -> str:
         return f"Schedule({len(self._steps)} steps; stages: {brief_value(self.stages)})"
@@ -145,7 +153,7 @@ class Schedule:
         CodegenError, which names the pass. `after`: stop after this pass, one of
         `autotune.loopir.lower.PASSES`; raises UsageError for another name.
         """
-        return LoopProgram(lower(self.dag, self._steps, verify, after))
+        return LoopProgram(self._lowered(verify, after))
 
     def source(self, language: str = "loops") -> str:
         """The program as text: `loops` (loop IR), `python`, `llvm`, `asm`; `ptx` for a GPU.
@@ -155,7 +163,13 @@ class Schedule:
         """
         if language not in _SOURCES:
             raise UsageError(f"there is no '{language}' text", f"choose of {', '.join(_SOURCES)}")
-        return _SOURCES[language](lower(self.dag, self._steps), self.target)
+        return _SOURCES[language](self._lowered(), self.target)
+
+    def _lowered(self, verify: bool = False, after: str = "") -> Program:
+        try:
+            return lower(self.dag, self._steps, verify, after)
+        except ScheduleError as error:
+            raise _with_step(error, self.dag, self._steps) from None
 
     def python(self) -> str:
         """Python text that makes this schedule: a function `schedule(s)`."""
@@ -181,6 +195,11 @@ class StageSchedule:
         self._schedule = schedule
         self.name = name
 
+    if not TYPE_CHECKING:  # else any attribute would have a type
+
+        def __getattr__(self, name: str) -> NoReturn:
+            refuse("a stage", name, STAGE)
+
     @property
     def stage(self) -> Stage:
         """Loops, outermost first, and where the stage is computed."""
@@ -191,6 +210,7 @@ class StageSchedule:
         """Names of the loops, outermost first."""
         return tuple(it.name for it in self.stage.iters)
 
+    @with_hints(SPLIT)
     def split(self, loop: str, *factors: int, tail: str = "shift") -> tuple[str, ...]:
         """Split `loop` into one more than `factors`, which are the inner extents, outermost first.
 
@@ -217,6 +237,7 @@ class StageSchedule:
         order = tuple(next(named) if n in loops else n for n in self.loops)
         return self._take(Reorder(self.name, order))
 
+    @with_hints(TILE)
     def tile(self, outer: str, inner: str, rows: int, columns: int) -> tuple[str, str, str, str]:
         """Split both loops and put the tiles inside: outer.0, inner.0, outer.1, inner.1."""
         self._require_sizes(outer, (rows,))
@@ -280,6 +301,7 @@ class StageSchedule:
         """Substitute this pointwise stage into its readers; it is a stage no longer."""
         self._take(ComputeInline(self.name))
 
+    @with_hints(CACHE_WRITE)
     def cache_write(self, name: str = "") -> StageSchedule:
         """Compute into a new stage, which this one then copies; returns the new stage."""
         return self._new(CacheWrite(self.name, name or f"{self.name}.sum"))
@@ -343,6 +365,24 @@ class StageSchedule:
 
     def _hint(self) -> str:
         return f"the loops of {self.name} are {', '.join(self.loops)}"
+
+
+def _with_step(error: ScheduleError, dag: ComputeDAG, steps: Steps) -> ScheduleError:
+    """`error` of lowering, with the step from which on no program was left, and a way out."""
+    n = next((n for n in range(len(steps) - 1, -1, -1) if _has_program(dag, steps[:n])), None)
+    if n is None:
+        return error
+    way = f"step {n + 1} of {len(steps)} made it so: leave it out, or choose other loops"
+    hint = f"{error.hint}; {way}" if error.hint else way
+    return ScheduleError(f"{python_text(steps[n])}: {error.message}", hint)
+
+
+def _has_program(dag: ComputeDAG, steps: Steps) -> bool:
+    try:
+        lower(dag, steps)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _loops_hint(state: State, step: Step) -> str:
