@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -32,12 +32,14 @@ from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
 from autotune.graph.passes.pipeline import GraphPass, prepare, prepared
 from autotune.graph.reader.dimensions import Shapes
-from autotune.graph.reader.importer import import_graph
+from autotune.graph.reader.growing import Growth, state_of
+from autotune.graph.reader.importer import import_graph, import_grown
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
 from autotune.graph.rewriter import RewriteLog
 from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
+from autotune.graph.state import StateInfo
 from autotune.graph.storage import Activation, plan_storage
 from autotune.graph.subgraph import Definitions, Subgraph, undefined
 from autotune.te.dag import ComputeDAG
@@ -102,7 +104,8 @@ class Network:
     `tasks` has the tasks of the calls and of whole chains. `random_weights`: those of the model
     were replaced by random ones, because the user asked for it. `constant_inputs`: inputs of the
     model that the user bound to these values; they are none of `inputs`. `precision`: of the
-    factors of products; `is_mixed`: some of them were left in float32, see `mixture`.
+    factors of products; `is_mixed`: some of them were left in float32, see `mixture`. `state`: of a
+    model that has some.
     """
 
     name: str
@@ -117,6 +120,7 @@ class Network:
     constant_inputs: Mapping[str, Array] = field(default_factory=dict)
     precision: str = "f32"
     is_mixed: bool = False
+    state: StateInfo | None = None
 
     @cached_property
     def weights(self) -> dict[str, int]:
@@ -275,6 +279,27 @@ def network_at(bound: BoundModel, shapes: Shapes | None = None, precision: str =
     network = network_of(named(lambda: bound.load(shapes)), bound, precision)
     fixed = dict(bound.constants)
     return replace(network, random_weights=bound.random_weights, constant_inputs=fixed)
+
+
+def grown_network(
+    bound: BoundModel, growth: Growth, shapes: Sequence[Shapes], precision: str = "f32"
+) -> Network:
+    """The network of a model with a growing state, see `reader.growing`.
+
+    `shapes`: of the inputs at the past of `growth`, and at one and at two places less.
+    """
+    models = [named(partial(bound.load, at)) for at in shapes]
+    name, digest, dtype = bound.path.stem, bound.digest, PRECISIONS[precision]
+    graph = named(lambda: import_grown(models, growth, bound.operators))
+    network = named(lambda: graph_network(graph, name, digest, dtype))
+    network = as_stated(replace(network, precision=precision), models[0])
+    fixed = dict(bound.constants)
+    return replace(
+        network,
+        random_weights=bound.random_weights,
+        constant_inputs=fixed,
+        state=state_of(growth),
+    )
 
 
 def network_of(model: OnnxModel, bound: BoundModel, precision: str = "f32") -> Network:

@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from autotune.graph.reader.node_order import bodies
 
-_OPERANDS: Mapping[str, tuple[int, ...]] = {
+SHAPE_OPERANDS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("BlackmanWindow", "HammingWindow", "HannWindow", "ConstantOfShape"), (0,)),
     **dict.fromkeys(("Reshape", "Expand", "Tile", "Split", "SplitToSequence", "SequenceAt"), (1,)),
     **dict.fromkeys(("TopK", "OneHot", "Squeeze", "Unsqueeze", "CenterCropPad", "Upsample"), (1,)),
@@ -32,7 +32,7 @@ _OPERANDS: Mapping[str, tuple[int, ...]] = {
     "Col2Im": (1, 2),
 }
 """Operands of operators that the shapes of results follow from."""
-_DECIDING = {**_OPERANDS, "If": (0,), "Loop": (0, 1)}
+_DECIDING = {**SHAPE_OPERANDS, "If": (0,), "Loop": (0, 1)}
 """Operands that select the computation of an operator, as shapes and axes do."""
 _EXTENTS_ONLY = ("Shape", "Size")
 _MOST_ELEMENTS = 8
@@ -52,7 +52,7 @@ def deciding_inputs(
     todo = [
         nodes[n].input[slot]
         for n in undecided
-        for slot in _OPERANDS.get(nodes[n].op_type, ())
+        for slot in SHAPE_OPERANDS.get(nodes[n].op_type, ())
         if slot < len(nodes[n].input)
     ]
     seen: set[str] = set()

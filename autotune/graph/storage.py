@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from autotune.graph.ir import Graph, Node, Shape
+from autotune.graph.operators.state import APPEND
 from autotune.graph.partition import Group
 from autotune.te.strides import dense, padded_strides
 
@@ -117,6 +118,9 @@ class _Storage:
         self.concats = {n.output: n for n in graph.nodes if n.op == "Concat"}
         self.reshapes = {n.output: n for n in graph.nodes if n.op == "Reshape"}
         self.readers = graph.consumers()
+        appended = (n for n in graph.nodes if n.op == APPEND)
+        self.rows = {n.inputs[1]: graph.shape(n.inputs[0]) for n in appended}
+        """Shapes of the buffers that rows are written to."""
 
     def run(self) -> tuple[dict[str, Activation], list[Group]]:
         for node in reversed(list(self.concats.values())):
@@ -183,6 +187,10 @@ class _Storage:
     def _own(self, name: str) -> Activation:
         kind = self.graph.types[name]
         in_order = name in self.dense_names
+        if name in self.rows:  # in the memory of that buffer
+            value = Activation(name, kind.shape, kind.dtype, dense(self.rows[name]))
+            self.values[name] = value
+            return value
         strides = dense(kind.shape) if in_order else padded_strides(kind.shape, kind.dtype)
         value = Activation(name, kind.shape, kind.dtype, strides)
         self.values[name] = value
@@ -232,6 +240,13 @@ class _Storage:
             self._slice(node)
         elif node.op == "Concat":
             self._concat(node)
+        elif node.op == APPEND:
+            self._append(node)
+
+    def _append(self, node: Node) -> None:
+        """The buffer of a state, with its new rows."""
+        buffer = self.values[node.inputs[0]]
+        self.values[node.output] = replace(buffer, name=node.output, parent=buffer.name)
 
     def _concat(self, node: Node) -> None:
         if node.output not in self.concats:

@@ -191,10 +191,11 @@ def test_passes_do_not_change_their_argument(rng: np.random.Generator, tmp_path:
 FAMILIES = Path(table.__file__).parent
 READING = (
     *("upgrades.py", "unfolding.py", "compositions.py", "qlinear.py", "standard_forms.py"),
-    *("random_weights.py", "draws.py", "shape_inputs.py"),
+    *("random_weights.py", "draws.py", "shape_inputs.py", "growing.py"),
 )
 """What changed between opsets, what is unfolded or composed of others while reading, how made-up
-weights are scaled, what bounds random numbers keep, and which operands of the file are shapes."""
+weights are scaled, what bounds random numbers keep, which operands of the file are shapes, and what
+would mix places of a state that are not filled."""
 
 
 def test_no_table_of_operators_outside_of_their_records() -> None:

@@ -28,6 +28,7 @@ from autotune.graph.operators import (
     resize,
     scatter,
     small_types,
+    state,
     top_k,
     user_operators,
     weight_only,
@@ -39,7 +40,7 @@ FAMILIES = (
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
     *(quantisation, integer_products, weight_only, integer_blocks, block_quantised),
     *(lookup, small_types),
-    *(cumulative_sum, top_k, recurrent, folded, user_operators),
+    *(cumulative_sum, top_k, recurrent, folded, state, user_operators),
 )
 
 OPERATORS: dict[str, Operator] = {

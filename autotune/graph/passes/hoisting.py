@@ -11,6 +11,9 @@ memory only conversions to fewer bits move: fewer bytes are moved then.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import prod
+
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.definition import Trait
@@ -96,16 +99,54 @@ def _fits(rw: Rewriter, name: str, source: Shape, shape: Shape) -> bool:
         return True
     mover = rw.maker(name, "Reshape")
     is_moved = mover is not None and rw.types[name].shape == shape
-    return is_moved and mover is not None and rw.types[mover.inputs[0]].shape == source
+    if is_moved and mover is not None and rw.types[mover.inputs[0]].shape == source:
+        return True
+    return _split(rw.types[name].shape, shape, source) is not None
+
+
+def _split(own: Shape, shape: Shape, source: Shape) -> Shape | None:
+    """`own`, which broadcasts to `shape`, as it broadcasts to `source` of as many elements.
+
+    None where it repeats along a part of the dimensions that a Reshape joins or splits.
+    """
+    own = (1,) * (len(shape) - len(own)) + own
+    found: list[int] = []
+    for a, b in runs(shape, source):
+        part = own[a]
+        if all(n == 1 for n in part):
+            found += [1] * len(source[b])
+        elif part == shape[a]:
+            found += source[b]
+        else:
+            return None
+    return tuple(found)
+
+
+def runs(a: Shape, b: Shape) -> Iterator[tuple[slice, slice]]:
+    """The shortest runs of dimensions of two shapes that have as many elements each."""
+    m = n = 0
+    while m < len(a) or n < len(b):
+        begin = m, n
+        m, n = min(m + 1, len(a)), min(n + 1, len(b))
+        while (ours := prod(a[begin[0] : m])) != (theirs := prod(b[begin[1] : n])):
+            if ours < theirs:
+                m += 1
+            else:
+                n += 1
+        yield slice(begin[0], m), slice(begin[1], n)
 
 
 def _in_shape(rw: Rewriter, name: str, shape: Shape, moved: Shape) -> str:
     """An operand for a node whose shape changes from `moved` to `shape`."""
     own = rw.types[name].shape if name else ()
     if own != moved:
-        if len(own) <= len(shape):
-            return name
-        shape = own[len(own) - len(shape) :]
+        split = _split(own, moved, shape) if len(own) > 1 else None
+        is_same = _without_leading_ones(shape) == _without_leading_ones(moved)
+        if split is None or is_same:
+            if len(own) <= len(shape):
+                return name
+            split = own[len(own) - len(shape) :]
+        shape = split
     shape = () if _is_scalar(rw, name) else shape
     if name in rw.constants:
         return rw.array(rw.constants[name].reshape(shape))

@@ -13,6 +13,7 @@ from functools import partial
 
 from autotune.graph.ir import Graph
 from autotune.graph.passes.affine import DEQUANTISE, FOLD, MOVE, UNSIGNED
+from autotune.graph.passes.cached_products import GROUPED, IN_PLACE, SOFTMAX
 from autotune.graph.passes.driver import rewrite
 from autotune.graph.passes.float_integers import float_integers
 from autotune.graph.passes.fold_scales import FOLD_AFFINE
@@ -81,10 +82,11 @@ PASSES: tuple[GraphPass, ...] = (
     ),
     GraphPass(
         "hoist-elementwise",
-        (FOLD, RESHAPE, GROUP_NORM, HOIST_ELEMENTWISE, TABULATE),
+        (FOLD, RESHAPE, GROUP_NORM, GROUPED, SOFTMAX, HOIST_ELEMENTWISE, TABULATE),
         about="Move elementwise operators in front of Reshape and Transpose; functions of a byte "
-        "become tables.",
+        "become tables, heads that share keys rows of one product.",
     ),
+    GraphPass("products-in-place", (IN_PLACE,)),
     GraphPass(
         "fold-linear",
         (FOLD_AFFINE, MERGE_BRANCHES),

@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from autotune.graph.ir import Array, malformed
+from autotune.graph.reader.growing import SHARES_BUFFER
 from autotune.graph.reader.qlinear import integer_product
 from autotune.graph.rewriter import Rewrite, Rewriter
 
@@ -364,6 +365,8 @@ def _inserted(
 ) -> str:
     """The past up to `filled`, behind it the new keys or values, behind that zeros."""
     batch, _, length, size = shape
+    if rw.attr(SHARES_BUFFER, 0):
+        return rw("Concat", past, new, axis=2)
     if n_past < n_keys:
         amounts = rw.integers(0, 0, 0, 0, 0, 0, n_keys - n_past, 0)
         past = rw("Pad", past, amounts, rw.scalar(0.0))

@@ -32,6 +32,7 @@ from autotune.graph.operators.user_operators import (
 from autotune.graph.reader.compositions import COMPOSITIONS, is_old
 from autotune.graph.reader.draws import Draws
 from autotune.graph.reader.functions import has_body
+from autotune.graph.reader.growing import Growing
 from autotune.graph.reader.inference import Inference
 from autotune.graph.reader.onnx_nodes import proto_of, value_info
 from autotune.graph.reader.opsets import schema_of
@@ -50,6 +51,7 @@ class ImportEngine:
 
     def __init__(self, graph: Graph, operators: UserOperators) -> None:
         self.operators = operators
+        self.growing: Growing | None = None
         self.editor = Editor(graph)
         self.budget = ImportBudget(graph.constants.values())
         self.unfold = Unfolding(self.editor, self.budget)
@@ -84,6 +86,8 @@ class ImportEngine:
     def _visit(self, node: Node) -> list[Node]:
         """Emit a node, make its results constants, or return the nodes that replace it."""
         nodes = self._replaced(node)
+        if nodes is None and self.growing is not None:
+            nodes = self.growing.replaced(node)
         if nodes is not None:
             return nodes
         if node.op in CONTROL:
@@ -107,6 +111,8 @@ class ImportEngine:
         if values is not None:
             for name, value in zip(node.outputs, values, strict=False):
                 self.editor.set_constant(name, value)
+            if self.growing is not None:
+                self.growing.note(node)
         elif not is_native:
             return self._expanded(node)
         else:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.errors import ModelError, NotCompilable
 from autotune.graph.ir import Graph, Node, unsupported
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.functions import check_calls
+from autotune.graph.reader.growing import Growing, Growth, LengthFacts, grown_graph, sharing_buffers
 from autotune.graph.reader.import_engine import ImportEngine
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of
 from autotune.graph.reader.onnx_reader import OnnxModel
@@ -26,6 +30,42 @@ def import_graph(model: OnnxModel, operators: UserOperators | None = None) -> Gr
     graph = ImportEngine(separate_outputs(graph), operators or {}).run()
     _require_types(graph)
     return graph
+
+
+def import_grown(
+    models: Sequence[OnnxModel], growth: Growth, operators: UserOperators | None = None
+) -> Graph:
+    """`import_graph` of a model with a growing state: see `growing`.
+
+    `models`: it at the past of `growth`, and at one and two places less.
+    """
+    graphs = []
+    for model in models:
+        functions = functions_of(model.proto)
+        check_calls(functions)
+        graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
+        graphs.append(separate_outputs(sharing_buffers(graph, growth)))
+    late, *others = graphs
+    probes = [_facts(graph, growth, n, operators) for n, graph in enumerate(others, 1)]
+    engine = ImportEngine(grown_graph(late, growth), operators or {})
+    engine.growing = Growing(growth, engine.editor, (probes[0], probes[1]))
+    for node in engine.growing.begin():
+        engine.take(node)
+    graph = engine.run()
+    engine.growing.require_appended()
+    _require_types(graph)
+    return graph
+
+
+def _facts(graph: Graph, growth: Growth, less: int, operators: UserOperators | None) -> LengthFacts:
+    """Types and constants where the past has fewer places."""
+    engine = ImportEngine(graph, operators or {})
+    for name in growth.totals:
+        kind = engine.editor.types[name]
+        engine.editor.set_constant(name, np.full(kind.shape, growth.capacity - less, kind.dtype))
+    for node in graph.nodes:
+        engine.take(node)
+    return LengthFacts(engine.editor.types, engine.editor.constants)
 
 
 def separate_outputs(graph: Graph) -> Graph:

@@ -136,6 +136,7 @@ def _artifact(
         random_weights=network.random_weights,
         constant_inputs=network.constant_inputs,
         precision=AUTO if network.is_mixed else network.precision,
+        state=network.state,
     )
 
 

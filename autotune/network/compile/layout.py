@@ -100,6 +100,8 @@ class ConstantPool:
         return begin
 
 
+_ALL = 1 << 48
+"""Bytes of any buffer."""
 _SAMPLED = 4096
 """Bytes of a constant that are looked at before all are."""
 
@@ -168,6 +170,9 @@ class NetworkLayout:
         self.owners = _bind(network)
         self.slots = {root: FIRST_BOUND + n for n, root in enumerate(self.owners)}
         self.n_bases = FIRST_BOUND + len(self.slots)
+        slot_of = {port: self.slots[root] for root, port in self.owners.items()}
+        buffers = network.state.buffers if network.state else {}
+        self._appended = {slot_of[rows]: slot_of[buffer] for buffer, rows in buffers.items()}
         blocks = live_blocks(network, _workspaces(units), self.slots, self.alias_roots)
         self.plan = plan_arena(blocks)
         self.kernels = tuple(
@@ -220,6 +225,8 @@ class NetworkLayout:
         at = self._address(step, unit, buffer)
         writes = buffer.role in ("output", "workspace")
         shape, dtype = buffer.tensor.shape, buffer.tensor.dtype
+        if at.base in self._appended:  # somewhere in that buffer
+            return at, BufferAccess(self._appended[at.base], 0, _ALL, 0, _ALL, writes)
         return at, access(at.base, at.offset, shape, buffer.strides, dtype, writes)
 
     def _address(self, step: int, unit: Unit, buffer: Buffer) -> Pointer:
@@ -278,12 +285,14 @@ def _bind(network: Network) -> dict[str, str]:
     an input as well as an output is the input's, and the output is copied.
     """
     bound: dict[str, str] = {}
+    rows = network.state.buffers.values() if network.state else ()
     inputs = {place_of(network.values, p.value).root for p in network.inputs}
     for port in (*network.inputs, *network.outputs):
         place = place_of(network.values, port.value)
         root = network.values[place.root]
         taken = place.root in bound or (place.root in inputs and port not in network.inputs)
-        whole = place.is_dense and place.n_elements == math.prod(root.shape)
+        is_placed = place.is_dense or port.name in rows
+        whole = is_placed and place.n_elements == math.prod(root.shape)
         if whole and not taken:
             bound[place.root] = port.name
     return bound

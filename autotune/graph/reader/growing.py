@@ -1,0 +1,528 @@
+"""① A model with a growing state at a capacity: its length is a number that is given at run time.
+
+    past (…, P, …), tokens (…, L) -> present (…, P + L, …)
+    ─►  buffer (…, capacity, …), filled (1), tokens (…, L) -> rows (…, L, …)
+
+The model is imported at P = capacity - L, where every extent is static. What depends on P is found
+by importing at P - 1 and P - 2 as well: extents that move with it, and constants. Extents stay at
+the capacity: places behind the length are *unused*, and whatever would mix them with others
+(Softmax, sums, products over such a dimension) is told apart by a mask. Constants that move are
+computed at run time: those that are affine in P from `filled`, others by the nodes that made them.
+Where neither is possible the model is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autotune.dtypes import DTYPES
+from autotune.errors import NotCompilable, UnsupportedOperator
+from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
+from autotune.graph.operators.state import APPEND, ROWS, rows_first
+from autotune.graph.rewriter import Rewriter
+from autotune.graph.shape_inputs import SHAPE_OPERANDS
+from autotune.graph.state import StateInfo
+
+GROUPED = "com.microsoft.GroupQueryAttention"
+SHARES_BUFFER = "autotune_state"
+"""An attribute of nodes whose past is a state."""
+FILLED = "filled"
+"""The input that holds the length of the state: places that are filled already."""
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How a model grows. `states`: inputs and outputs that grow, with their dimension.
+
+    `capacity`: places of the buffers. `chunk`: new ones of a call. `masks`: inputs that tell which
+    places count, `positions`: those that number the new ones, `lasts`: the last filled place of
+    each sample, `totals`: the length with the new ones. All of these are computed. `replaced`:
+    inputs that an output of the same shape takes the place of.
+    """
+
+    states: Mapping[str, tuple[str, int]]
+    capacity: int
+    chunk: int
+    masks: tuple[str, ...] = ()
+    positions: tuple[str, ...] = ()
+    lasts: tuple[str, ...] = ()
+    totals: tuple[str, ...] = ()
+    replaced: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def computed(self) -> frozenset[str]:
+        """Inputs that are none any more."""
+        return frozenset((*self.masks, *self.positions, *self.lasts, *self.totals))
+
+    @property
+    def past(self) -> int:
+        """The extent of the past at which the model is imported."""
+        return self.capacity - self.chunk
+
+
+@dataclass(frozen=True)
+class LengthFacts:
+    """Types and constants of an import at another length."""
+
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+
+
+_FOLLOWING = frozenset(
+    (
+        *("Add", "Sub", "Mul", "Div", "Pow", "Where", "Equal", "Less", "LessOrEqual", "Greater"),
+        *("GreaterOrEqual", "And", "Or", "Xor", "Not", "Min", "Max", "Mod", "Neg", "Abs", "Sign"),
+        *("Exp", "Log", "Sqrt", "Reciprocal", "Tanh", "Sigmoid", "Erf", "Gelu", "Relu", "Sin"),
+        *("Cos", "Floor", "Ceil", "Round", "Clip", "Cast", "Identity", "Dropout", "IsNaN"),
+        *("Transpose", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "CumSum"),
+        *("ConstantOfShape", "Trilu", "Gather", "Slice", "Concat", "Split", "MatMul", "Softmax"),
+        *("ReduceSum", "ReduceMax", "ReduceMin", "ScatterElements", "ScatterND"),
+        *("GatherElements", "GatherND", "DequantizeLinear", "QuantizeLinear", "LayerNormalization"),
+        *("ReduceMean", "Pad", "CastLike", APPEND, ROWS),
+    )
+)
+"""Operators whose unused places of results come from unused places of operands, once those over
+which they reduce are masked."""
+_ZERO_KEEPING = frozenset(
+    (
+        *("Cast", "Identity", "Dropout", "Reshape", "Transpose", "Expand", "Unsqueeze"),
+        *("Squeeze", "Mul", "Div"),
+    )
+)
+"""Operators whose results are zero where their first operand is."""
+_NEUTRAL: Mapping[str, float] = {"ReduceSum": 0.0, "ReduceMax": _LOWEST, "ReduceMin": -_LOWEST}
+
+
+@dataclass
+class Growing:
+    """Rewrites of nodes while a model is imported: see the module. `probes`: at P - 1, P - 2."""
+
+    growth: Growth
+    editor: Editor
+    probes: tuple[LengthFacts, LengthFacts]
+    _moving: dict[str, Shape] = field(default_factory=dict)
+    _done: set[str] = field(default_factory=set)
+    _sources: dict[str, Node] = field(default_factory=dict)
+    _twins: dict[str, str] = field(default_factory=dict)
+    _zeroed: set[str] = field(default_factory=set)
+    _buffers: dict[str, str] = field(default_factory=dict)
+    _total: str = ""
+
+    # --- inputs and outputs ---
+
+    def begin(self) -> list[Node]:
+        """The nodes that compute what is no input any more."""
+        growth = self.growth
+        rw = Rewriter(Node("state", "Identity", (FILLED,), ("state",)), self.editor)
+        self._total = rw("Add", FILLED, rw.integers(growth.chunk))
+        for name in growth.totals:
+            kind = self.editor.types[name]
+            self.editor.set_constant(name, np.full(kind.shape, growth.capacity, kind.dtype))
+        for name in growth.masks:
+            within = rw("Less", rw.array(np.arange(growth.capacity)), self._total)
+            self._made(rw, name, within)
+        for name in growth.positions:
+            self._made(rw, name, rw("Add", FILLED, rw.array(np.arange(growth.chunk))))
+        for name in growth.lasts:
+            self._made(rw, name, rw("Sub", self._total, rw.integers(1)))
+        return rw.nodes
+
+    def _made(self, rw: Rewriter, name: str, value: str) -> None:
+        """`value`, in the shape and the type of the input that it stands for."""
+        kind = self.editor.types.pop(name)
+        cast = rw("Cast", value, to=DTYPES[kind.dtype].onnx)
+        shaped = rw("Expand", rw.reshaped(cast, -1), rw.integers(math.prod(kind.shape[-1:])))
+        wide = rw("Expand", shaped, rw.integers(*kind.shape)) if kind.shape else shaped
+        rw.nodes.append(Node(name, "Reshape", (wide, rw.integers(*kind.shape)), (name,)))
+        self._done.add(name)
+
+    def require_appended(self) -> None:
+        """Raises NotCompilable for a state that no node appends to."""
+        for state, (output, _) in self.growth.states.items():
+            if _rows(output) not in self.editor.types:
+                raise NotCompilable(
+                    f"'{output}' is not '{state}' with new places behind it",
+                    "name the inputs and outputs that are its state (`state`)",
+                )
+
+    # --- facts ---
+
+    def _kind(self, name: str) -> TensorType | None:
+        kind = self.editor.types.get(name)
+        return kind if kind is not None and min(kind.shape, default=0) >= 0 else None
+
+    def moving(self, name: str) -> Shape:
+        """For each dimension of a tensor by how much it grows with the length."""
+        kind, probe = self._kind(name), self.probes[0].types.get(name)
+        if name in self._moving or kind is None:
+            return self._moving.get(name, ())
+        if probe is None or len(probe.shape) != len(kind.shape):
+            return (0,) * len(kind.shape)
+        return tuple(a - b for a, b in zip(kind.shape, probe.shape, strict=True))
+
+    def _moves(self, name: str) -> bool:
+        """Whether a constant is another one at another length, where places are used."""
+        value, probe = self.editor.constants.get(name), self.probes[0].constants.get(name)
+        if value is None or probe is None or name in self._moving:
+            return False
+        return not _is_prefix(probe, value)
+
+    def note(self, node: Node) -> None:
+        """Remember which node made constants."""
+        self._sources |= dict.fromkeys(filter(None, node.outputs), node)
+
+    # --- nodes ---
+
+    def replaced(self, node: Node) -> list[Node] | None:
+        """The nodes that do the same at run time; None for a node that stays."""
+        if node.op in ("Shape", "Size") or not node.outputs or node.outputs[0] in self._done:
+            return None
+        constants = self.editor.constants
+        if all(n in constants for n in node.inputs if n):
+            return None
+        self._done.add(node.output)
+        rw = Rewriter(node, self.editor)
+        self._rewrite(rw)
+        self._follow(node)
+        return rw.nodes or None
+
+    def _rewrite(self, rw: Rewriter) -> None:
+        node = rw.node
+        kept = SHAPE_OPERANDS.get(node.op, ())
+        operands = tuple(
+            self._at_run_time(rw, name) if n not in kept and self._moves(name) else name
+            for n, name in enumerate(node.inputs)
+        )
+        special = _SPECIAL.get(node.op)
+        if special is not None and special(self, rw, operands):
+            return
+        if node.op not in _FOLLOWING and any(any(self.moving(n)) for n in operands if n):
+            raise rw.refuse("it mixes the places of a growing state")
+        if operands != node.inputs:
+            rw.again(*operands)
+
+    def _follow(self, node: Node) -> None:
+        first = node.inputs[0]
+        if node.op == "Softmax" or (node.op in _ZERO_KEEPING and first in self._zeroed):
+            self._zeroed.add(node.output)
+        if node.op == "Where" and all(map(self._is_zeroed, node.inputs[1:])):
+            self._zeroed.add(node.output)
+
+    def _is_zeroed(self, name: str) -> bool:
+        value = self.editor.constants.get(name)
+        return name in self._zeroed or (value is not None and not value.any())
+
+    # --- constants that move ---
+
+    def _at_run_time(self, rw: Rewriter, name: str) -> str:
+        """A constant that moves, as it is at the length of the call."""
+        if name not in self._twins:
+            self._twins[name] = self._affine(rw, name) or self._computed(rw, name)
+            self._moving[self._twins[name]] = self.moving(name)
+        return self._twins[name]
+
+    def _affine(self, rw: Rewriter, name: str) -> str:
+        """constant + slope · (filled - P); "" where that is not what it is."""
+        value = self.editor.constants[name]
+        slope = _slope(value, *(probe.constants.get(name) for probe in self.probes))
+        if slope is None:
+            return ""
+        ahead = rw("Sub", FILLED, rw.integers(self.growth.past))
+        if not value.ndim:
+            ahead = rw("Squeeze", ahead, rw.integers(0))
+        moved = rw("Mul", rw.cast(ahead, str(value.dtype)), rw.array(slope))
+        return rw("Add", rw.array(value), moved)
+
+    def _computed(self, rw: Rewriter, name: str) -> str:
+        """The result of the node that made a constant, at the length of the call."""
+        node = self._sources.get(name)
+        if node is None or (node.op in SHAPE_OPERANDS and node.op not in _RECOMPUTED):
+            raise self._refused(rw, name)
+        if node.op == "Trilu":
+            return self._triangle(rw, node)
+        operands = (self._at_run_time(rw, n) if n and self._moves(n) else n for n in node.inputs)
+        index = node.outputs.index(name)
+        made = rw.several(node.op, len(node.outputs), *operands, **node.attrs)
+        for one, source in zip(made, node.outputs, strict=True):
+            self._moving[one] = self.moving(source)
+        return made[index]
+
+    def _triangle(self, rw: Rewriter, node: Node) -> str:
+        """Trilu whose diagonal moves."""
+        x, k = (self._at_run_time(rw, n) if self._moves(n) else n for n in node.inputs[:2])
+        rows, columns = self.editor.types[node.inputs[0]].shape[-2:]
+        ahead = np.arange(columns)[None, :] - np.arange(rows)[:, None]
+        op = "GreaterOrEqual" if node.attrs.get("upper", 1) else "LessOrEqual"
+        kept = rw(op, rw.array(ahead), k)
+        dtype = self.editor.types[node.inputs[0]].dtype
+        return rw("Where", kept, x, rw.array(np.zeros((), dtype)))
+
+    def _refused(self, rw: Rewriter, name: str) -> UnsupportedOperator:
+        return rw.refuse(f"'{name}' depends on the length of the state in a way that is not known")
+
+    # --- masks ---
+
+    def _used(self, rw: Rewriter, name: str, axis: int) -> str:
+        """Whether each place of a dimension is used."""
+        shape, slopes = self.editor.types[name].shape, self.moving(name)
+        if slopes[axis] != 1:
+            raise rw.refuse(f"a dimension grows by {slopes[axis]} with each place of the state")
+        places = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
+        return rw("Less", rw.array(places + (self.growth.capacity - shape[axis])), self._total)
+
+    def _masked(self, rw: Rewriter, name: str, axis: int, fill: float) -> str:
+        """A tensor with `fill` at unused places of a dimension."""
+        dtype = self.editor.types[name].dtype
+        info = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
+        value = np.array(min(max(fill, float(info.min)), float(info.max))).astype(dtype)
+        made = rw("Where", self._used(rw, name, axis), name, rw.array(value))
+        self._moving[made] = self.moving(name)
+        return made
+
+    # --- operators ---
+
+    def _softmax(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        x, slopes = operands[0], self.moving(operands[0])
+        axis = rw.attr("axis", -1) % max(1, len(slopes))
+        if not any(slopes[axis : axis + 1]):
+            return False
+        rw.again(self._masked(rw, x, axis, _LOWEST))
+        return True
+
+    def _reduce(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        x, slopes = operands[0], self.moving(operands[0])
+        axes = rw.value(1) if len(operands) > 1 and operands[1] else np.arange(len(slopes))
+        if axes is None:
+            return False
+        moved = [a % len(slopes) for a in axes.tolist() if slopes[a % len(slopes)]]
+        if moved and rw.node.op not in _NEUTRAL:
+            raise rw.refuse("it is a mean over a growing state")
+        for axis in moved:
+            x = self._masked(rw, x, axis, _NEUTRAL[rw.node.op])
+        if moved:
+            rw.again(x, *operands[1:])
+        return bool(moved)
+
+    def _layer_norm(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        slopes = self.moving(operands[0])
+        if any(slopes[rw.attr("axis", -1) % len(slopes) :]):
+            raise rw.refuse("it normalises a growing state")
+        return False
+
+    def _product(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        x, slopes = operands[0], self.moving(operands[0])
+        if not any(slopes[-1:]) or x in self._zeroed:
+            return False
+        rw.again(self._masked(rw, x, len(slopes) - 1, 0.0), *operands[1:])
+        return True
+
+    def _concat(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        x, *rest = operands
+        slopes = self.moving(x)
+        axis = rw.attr("axis", 0) % max(1, len(slopes))
+        if x in self.growth.states and axis == self.growth.states[x][1] and len(rest) == 1:
+            self._append(rw, x, rest[0])
+            return True
+        if not any(any(self.moving(n)[axis : axis + 1]) for n in operands):
+            return False
+        if slopes[axis] != 1 or len(rest) != 1 or any(self.moving(rest[0])[axis : axis + 1]):
+            raise rw.refuse("it joins a growing tensor in a way that is not known")
+        self._inserted(rw, x, rest[0], axis)
+        return True
+
+    def _append(self, rw: Rewriter, state: str, new: str) -> None:
+        """New rows of a state: an output that the caller has bound to the end of the buffer."""
+        output, axis = self.growth.states[state]
+        rank = len(self.editor.types[state].shape)
+        perm = rows_first(axis, rank)
+        first = rw("Transpose", new, perm=perm)
+        made = (_rows(output),)
+        rw.nodes.append(Node(f"{rw.node.name}/rows", ROWS, (first,), made, {"axis": axis}))
+        rw.result(APPEND, _buffer(state), _rows(output))
+
+    def _inserted(self, rw: Rewriter, x: str, new: str, axis: int) -> None:
+        """A tensor with others behind its used places."""
+        shape, extent = self.editor.types[x].shape, self.editor.types[new].shape[axis]
+        ahead = self.growth.past - shape[axis]
+        along = [-1 if d == axis else 1 for d in range(len(shape))]
+        own = rw("Sub", rw.array(np.arange(shape[axis] + extent).reshape(along) + ahead), FILLED)
+        ends = [rw.integers(n) for n in (0, extent - 1)]
+        row = rw("Min", rw("Max", own, ends[0]), ends[1])
+        wide = (*shape[:axis], shape[axis] + extent, *shape[axis + 1 :])
+        rows = rw("Expand", row, rw.integers(*wide))
+        moved = rw("GatherElements", new, rows, axis=axis)
+        zero = rw.array(np.zeros((), self.editor.types[x].dtype))
+        pads = [0] * len(shape) + [extent if d == axis else 0 for d in range(len(shape))]
+        padded = rw("Pad", x, rw.integers(*pads), zero)
+        rw.result("Where", rw("GreaterOrEqual", own, ends[0]), moved, padded)
+
+    def _slice(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        """A Slice whose first place moves is a Gather."""
+        x = operands[0]
+        shape, slopes = self.editor.types[x].shape, self.moving(x)
+        values = [rw.value(n) if n < len(operands) and operands[n] else None for n in range(5)]
+        if values[1] is None or values[2] is None:
+            raise rw.refuse("its places are computed at run time")
+        axes = (values[3] if values[3] is not None else np.arange(len(values[1]))).tolist()
+        steps = (values[4] if values[4] is not None else np.ones(len(axes), int)).tolist()
+        moved = 0
+        for n, axis in enumerate(axes):
+            axis %= len(shape)
+            start = self._place(operands[1], n, values[1][n], shape[axis], slopes[axis])
+            if steps[n] != 1 and slopes[axis]:
+                raise rw.refuse("its step over a growing state is not 1")
+            if start is None:
+                raise self._refused(rw, operands[1])
+            moved += start[1] != 0
+        if not moved:
+            return False
+        if len(axes) != 1:
+            raise rw.refuse("it takes places of several dimensions that grow")
+        axis = axes[0] % len(shape)
+        first, slope = self._place(operands[1], 0, values[1][0], shape[axis], slopes[axis]) or (
+            0,
+            0,
+        )
+        kind = self.probes[0].types.get(rw.node.output)
+        end = min(int(values[2][0]), shape[axis])
+        extent = (end + shape[axis] if end < 0 else end) - first
+        if kind is None or kind.shape[axis] != extent:
+            raise rw.refuse("the number of places that it takes grows while they move")
+        ahead = rw("Sub", FILLED, rw.integers(self.growth.past))
+        if slope != 1:
+            ahead = rw("Mul", ahead, rw.integers(slope))
+        places = rw("Add", rw.array(np.arange(first, first + extent)), ahead)
+        rw.result("Gather", x, places, axis=axis)
+        return True
+
+    def _place(
+        self, name: str, n: int, value: int, extent: int, slope: int
+    ) -> tuple[int, int] | None:
+        """A first place and how it moves; None where it is not affine."""
+        found = _slope(
+            self.editor.constants[name], *(probe.constants.get(name) for probe in self.probes)
+        )
+        if found is None:
+            if self._moves(name):
+                return None
+            found = np.zeros((), np.int64)
+        own = int(np.broadcast_to(found, self.editor.constants[name].shape)[n])
+        first = int(value)
+        if first < 0:
+            first, own = max(0, first + extent), own + slope
+        return min(first, extent), own
+
+    def _gather(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        """Places that count from the end of a growing dimension."""
+        index, slopes = rw.value(1), self.moving(operands[0])
+        axis = rw.attr("axis", 0) % max(1, len(slopes))
+        if index is None or not any(slopes[axis : axis + 1]) or not (index < 0).any():
+            return False
+        if (index >= 0).any() or operands[1] != rw.input(1):
+            raise rw.refuse("it counts places of a growing state from both ends")
+        ahead = rw("Sub", FILLED, rw.integers(self.growth.past))
+        if not index.ndim:
+            ahead = rw("Squeeze", ahead, rw.integers(0))
+        first = rw.array(index.astype(np.int64) + self.editor.types[operands[0]].shape[axis])
+        rw.again(operands[0], rw("Add", first, ahead))
+        return True
+
+    def _split(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        slopes = self.moving(operands[0])
+        if any(slopes[rw.attr("axis", 0) % max(1, len(slopes)) :][:1]):
+            raise rw.refuse("it splits a growing state")
+        return False
+
+
+_RECOMPUTED = frozenset(("Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile"))
+"""Operators that have a shape for an operand, and whose results are elements of the other one."""
+_SPECIAL = {
+    "Softmax": Growing._softmax,
+    **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean"), Growing._reduce),
+    "LayerNormalization": Growing._layer_norm,
+    "MatMul": Growing._product,
+    "Concat": Growing._concat,
+    "Slice": Growing._slice,
+    "Gather": Growing._gather,
+    "Split": Growing._split,
+}
+
+
+def _rows(output: str) -> str:
+    return f"{output}.rows"
+
+
+def _buffer(state: str) -> str:
+    return f"{state}.buffer"
+
+
+def state_of(growth: Growth) -> StateInfo:
+    """The ports of a grown graph that are its state."""
+    pairs = growth.states.items()
+    return StateInfo(
+        growth.capacity,
+        FILLED,
+        {_buffer(state): _rows(output) for state, (output, _) in pairs},
+        {_buffer(state): axis for state, (_, axis) in pairs},
+        growth.replaced,
+    )
+
+
+def _is_prefix(small: Array, large: Array) -> bool:
+    """Whether the elements that both have are equal."""
+    if small.ndim != large.ndim or small.dtype != large.dtype:
+        return False
+    if any(a > b for a, b in zip(small.shape, large.shape, strict=True)):
+        return False
+    part = large[tuple(map(slice, small.shape))]
+    return np.array_equal(small, part, equal_nan=small.dtype.kind == "f")
+
+
+def _slope(value: Array, before: Array | None, earlier: Array | None) -> Array | None:
+    """How much a constant grows with the length; None where it is not affine, or not known."""
+    if before is None or earlier is None or value.dtype.kind not in "iuf":
+        return None
+    if not value.ndim == before.ndim == earlier.ndim:
+        return None
+    parts = [(value, before), (before, earlier)]
+    if any(a < b for x, y in parts for a, b in zip(x.shape, y.shape, strict=True)):
+        return None
+    with np.errstate(all="ignore"):
+        late, early = (x[tuple(map(slice, y.shape))] - y for x, y in parts)
+    if not np.array_equal(late[tuple(map(slice, early.shape))], early):
+        return None
+    if value.shape == before.shape:
+        return np.asarray(late)
+    if not late.size or (late != late.flat[0]).any():
+        return None
+    return np.array(late.flat[0], value.dtype)
+
+
+def sharing_buffers(graph: Graph, growth: Growth) -> Graph:
+    """`graph` whose GroupQueryAttention appends to its past, where this is a state."""
+    nodes = (
+        replace(node, attrs={**node.attrs, SHARES_BUFFER: 1})
+        if len(node.inputs) > 3 and node.op == GROUPED and node.inputs[3] in growth.states
+        else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=tuple(nodes))
+
+
+def grown_graph(graph: Graph, growth: Growth) -> Graph:
+    """`graph` with buffers and `filled` in place of states, rows in place of their outputs."""
+    types, inputs, outputs = dict(graph.types), list(graph.inputs), list(graph.outputs)
+    for state, (output, axis) in growth.states.items():
+        kind = types[state]
+        shape = (*kind.shape[:axis], growth.capacity, *kind.shape[axis + 1 :])
+        types[_buffer(state)] = TensorType(shape, kind.dtype)
+        inputs[inputs.index(state)] = _buffer(state)
+        outputs[outputs.index(output)] = _rows(output)
+    types[FILLED] = TensorType((1,), "int64")
+    kept = [name for name in inputs if name not in growth.computed]
+    return replace(graph, inputs=(*kept, FILLED), outputs=tuple(outputs), types=types)

@@ -1,0 +1,105 @@
+"""① A model with a state at a capacity: its shapes for each number of new places.
+
+grown(model, capacity=2048, chunks=(128, 32, 8, 1))  ─►  Grown for each chunk
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto
+
+from autotune.errors import UsageError
+from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at, symbols
+from autotune.graph.reader.growing import Growth
+from autotune.graph.reader.onnx_reader import read_outline
+from autotune.graph.reader.states import DecoderInputs, StatePair, decoder_inputs, find_states
+
+CHUNKS = (128, 32, 8, 1)
+"""New places of the variants, where nothing else is said."""
+_PROBES = 3
+"""Lengths at which a model is imported: see `reader.growing`."""
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A model at a capacity and a chunk. `shapes`: of its inputs at the past of `growth`, and at
+    one and at two places less."""
+
+    growth: Growth
+    shapes: tuple[Shapes, ...]
+
+
+def grown(
+    path: Path,
+    capacity: int,
+    chunks: Sequence[int] = CHUNKS,
+    told: Mapping[str, str] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> tuple[Grown, ...]:
+    """A variant for each chunk, the largest first; chunks that no prompt can fill are left out.
+
+    Raises UsageError for a model without a state that grows, and for a capacity or chunks that it
+    cannot have.
+    """
+    outline = read_outline(path)
+    pairs = find_states(outline, told or {})
+    growing = [pair for pair in pairs if pair.axis is not None]
+    sizes = sorted({n for n in chunks if n + _PROBES <= capacity}, reverse=True)
+    if not growing:
+        raise UsageError(
+            f"'{path.name}' has no state that grows",
+            "name the input and the output of each: `state={'past': 'present'}`",
+        )
+    if not sizes or min(chunks) < 1:
+        raise UsageError(
+            f"a capacity of {capacity} with chunks of {', '.join(map(str, chunks))} cannot be",
+            "give a larger `capacity`, and chunks from 1 on",
+        )
+    inputs = decoder_inputs(outline, pairs)
+    return tuple(_at(outline, pairs, inputs, capacity, n, dims or {}) for n in sizes)
+
+
+def _at(
+    model: ModelProto,
+    pairs: Sequence[StatePair],
+    inputs: DecoderInputs,
+    capacity: int,
+    chunk: int,
+    dims: Mapping[str, int],
+) -> Grown:
+    growth = Growth(
+        states={p.input: (p.output, p.axis) for p in pairs if p.axis is not None},
+        capacity=capacity,
+        chunk=chunk,
+        masks=inputs.masks,
+        positions=inputs.positions,
+        lasts=inputs.lasts,
+        totals=inputs.totals,
+        replaced={p.input: p.output for p in pairs if p.axis is None},
+    )
+    past = growth.past
+    shapes = tuple(_shapes(model, growth, inputs, past - n, dims) for n in range(_PROBES))
+    return Grown(growth, shapes)
+
+
+def _shapes(
+    model: ModelProto, growth: Growth, inputs: DecoderInputs, past: int, dims: Mapping[str, int]
+) -> Shapes:
+    """Shapes of all inputs where so many places are filled. Raises DynamicShape."""
+    known = symbols(model)
+    extents = dict(dims)
+    at = {(name, axis): past for name, (_, axis) in growth.states.items()}
+    at |= dict.fromkeys(inputs.chunk_axes, growth.chunk)
+    at |= dict.fromkeys(inputs.total_axes, past + growth.chunk)
+    for name, places in known.items():
+        found = {at[p.input, p.axis] for p in places if (p.input, p.axis) in at}
+        if len(found) == 1:
+            extents.setdefault(name, found.pop())
+        elif not found and all(p.axis == 0 for p in places):
+            extents.setdefault(name, 1)
+    settled = shapes_at(model, extents)
+    require_static(model, extents, settled)
+    return settled

@@ -1,0 +1,23 @@
+"""① The state of a model: what stays from one call to the next, among its inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class StateInfo:
+    """The state of a model among its ports.
+
+    `buffers`: inputs with `capacity` places along dimension `axes`, each with the output that is
+    rows of it behind the filled ones: it lies in the memory of the buffer. `filled`: the input that
+    is the number of filled places; "" where no state grows. `replaced`: inputs that an output of
+    the same shape takes the place of in the next call.
+    """
+
+    capacity: int = 0
+    filled: str = ""
+    buffers: Mapping[str, str] = field(default_factory=dict)
+    axes: Mapping[str, int] = field(default_factory=dict)
+    replaced: Mapping[str, str] = field(default_factory=dict)

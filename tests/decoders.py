@@ -1,0 +1,130 @@
+"""Small decoders with random weights, as exporters write them: shapes computed, caches joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx.helper as oh
+from onnx import numpy_helper
+
+VOCABULARY = 50
+HEADS, SHARED, SIZE = 4, 2, 8
+WIDTH = HEADS * SIZE
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass
+class _Text:
+    """Nodes and initialisers so far."""
+
+    rng: np.random.Generator
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    weights: list[onnx.TensorProto] = field(default_factory=list)
+
+    def __call__(self, op: str, *inputs: str, n: int = 1, **attrs: object) -> str:
+        outputs = [f"{op}_{len(self.nodes)}_{k}" for k in range(n)]
+        self.nodes.append(oh.make_node(op, list(inputs), outputs, **attrs))
+        return outputs[0]
+
+    def array(self, value: object, dtype: str = "int64") -> str:
+        name = f"c{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def weight(self, *shape: int) -> str:
+        return self.array(self.rng.normal(size=shape) / np.sqrt(shape[0]), "float32")
+
+    def extent(self, x: str, axis: int) -> str:
+        return self("Gather", self("Shape", x), self.array(axis))
+
+
+def decoder(layers: int = 1, mask: bool = True, seed: int = 0, window: int = 0) -> onnx.ModelProto:
+    """tokens (1, L), mask (1, P + L), past (1, 2, P, 8) … -> logits (1, L, 50), present …
+
+    Rotary angles by the position; heads share keys in pairs; a causal mask from the shapes, with a
+    `window` as far as it is given.
+    """
+    t = _Text(np.random.default_rng(seed))
+    pasts = [f"past_key_values.{n}.{kind}" for n in range(layers) for kind in ("key", "value")]
+    past, length = t.extent(pasts[0], 2), t.extent("input_ids", 1)
+    total = t("Add", past, length)
+    one = t.array(1)
+    places = t("Range", past, total, one)
+    angle = t("Mul", t("Cast", t("Unsqueeze", places, one), to=1), t.array([[1.0, 0.1]], "float32"))
+    angles = t("Concat", angle, angle, angle, angle, axis=-1)
+    tables = t("Cos", angles), t("Sin", angles)
+    every = t("Range", t.array(0), total, one)
+    rows = t("Unsqueeze", places, one)
+    hidden = t("Greater", t("Unsqueeze", every, t.array(0)), rows)
+    if window:
+        old = t("LessOrEqual", t("Add", every, t.array(window)), rows)
+        hidden = t("Or", hidden, old)
+    if mask:
+        masked = t("Equal", t("Unsqueeze", "attention_mask", t.array([1, 2])), t.array(0))
+        hidden = t("Or", hidden, masked)
+    bias = t("Where", hidden, t.array(_LOWEST, "float32"), t.array(0.0, "float32"))
+    x = t("Gather", t.weight(VOCABULARY, WIDTH), "input_ids")
+    presents = []
+    for n in range(layers):
+        x = _layer(t, x, bias, tables, length, (pasts[2 * n], pasts[2 * n + 1]), presents)
+    t.nodes.append(oh.make_node("MatMul", [x, t.weight(WIDTH, VOCABULARY)], ["logits"]))
+    value = oh.make_tensor_value_info
+    inputs = [value("input_ids", 7, [1, "sequence"])]
+    if mask:
+        inputs.append(value("attention_mask", 7, [1, "past + sequence"]))
+    inputs += [value(name, 1, [1, SHARED, "past", SIZE]) for name in pasts]
+    outputs = [value("logits", 1, [1, "sequence", VOCABULARY])]
+    for name, made in zip(pasts, presents, strict=True):
+        present = name.replace("past_key_values", "present")
+        t.nodes.append(oh.make_node("Identity", [made], [present]))
+        outputs.append(value(present, 1, [1, SHARED, "past + sequence", SIZE]))
+    graph = oh.make_graph(t.nodes, "decoder", inputs, outputs, t.weights)
+    return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=9)
+
+
+def _layer(
+    t: _Text,
+    x: str,
+    bias: str,
+    tables: tuple[str, str],
+    length: str,
+    past: tuple[str, str],
+    presents: list[str],
+) -> str:
+    q = _rotated(t, _heads(t, x, length, HEADS), tables)
+    k = t("Concat", past[0], _rotated(t, _heads(t, x, length, SHARED), tables), axis=2)
+    v = t("Concat", past[1], _heads(t, x, length, SHARED), axis=2)
+    presents += [k, v]
+    keys = t("Transpose", _repeated(t, k), perm=[0, 1, 3, 2])
+    scores = t("Mul", t("MatMul", q, keys), t.array(SIZE**-0.5, "float32"))
+    shares = t("Softmax", t("Add", scores, bias), axis=-1)
+    found = t("Transpose", t("MatMul", shares, _repeated(t, v)), perm=[0, 2, 1, 3])
+    flat = t("Reshape", found, t.array([1, -1, WIDTH]))
+    x = t("Add", x, t("MatMul", flat, t.weight(WIDTH, WIDTH)))
+    return t(
+        "Add", x, t("MatMul", t("Tanh", t("MatMul", x, t.weight(WIDTH, 48))), t.weight(48, WIDTH))
+    )
+
+
+def _heads(t: _Text, x: str, length: str, n: int) -> str:
+    y = t("MatMul", x, t.weight(WIDTH, n * SIZE))
+    parts = (t.array([1]), t("Unsqueeze", length, t.array(0)), t.array([n]), t.array([SIZE]))
+    return t("Transpose", t("Reshape", y, t("Concat", *parts, axis=0)), perm=[0, 2, 1, 3])
+
+
+def _rotated(t: _Text, x: str, tables: tuple[str, str]) -> str:
+    half = [t("Slice", x, t.array([a]), t.array([b]), t.array([3])) for a, b in ((0, 4), (4, 8))]
+    turned = t("Concat", t("Neg", half[1]), half[0], axis=-1)
+    return t("Add", t("Mul", x, tables[0]), t("Mul", turned, tables[1]))
+
+
+def _repeated(t: _Text, x: str) -> str:
+    """Each of the shared heads for a pair of heads."""
+    total = t("Unsqueeze", t.extent(x, 2), t.array(0))
+    lead = t.array([1, SHARED, HEADS // SHARED])
+    shape = t("Concat", lead, total, t.array([SIZE]), axis=0)
+    wide = t("Expand", t("Unsqueeze", x, t.array([2])), shape)
+    flat = t("Concat", t.array([1, HEADS]), total, t.array([SIZE]), axis=0)
+    return t("Reshape", wide, flat)
