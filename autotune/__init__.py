@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from autotune.network.runtime.exported import ExportedModel as ExportedModel
     from autotune.network.runtime.loading import load as load
     from autotune.network.runtime.runtime import Model as Model
+    from autotune.network.runtime.session import ModelSession as ModelSession
     from autotune.ort.binding import IOBinding as IOBinding
     from autotune.ort.binding import OrtValue as OrtValue
     from autotune.ort.options import ExecutionMode as ExecutionMode
@@ -146,6 +147,7 @@ _NAMES = {
     "autotune.network.runtime.exported": ("ExportedModel",),
     "autotune.network.runtime.loading": ("load",),
     "autotune.network.runtime.runtime": ("Model",),
+    "autotune.network.runtime.session": ("ModelSession",),
     "autotune.records": ("best_for", "read_log"),
     "autotune.reporting.report": ("SearchReport",),
     "autotune.search.defaults": ("default_steps",),

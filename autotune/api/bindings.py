@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 from autotune.api.operators import operators_of
 from autotune.api.request import Dims, Source, Values
 from autotune.api.sources import model_files
+from autotune.api.states import replaced_state
 from autotune.cache import FileStore
 from autotune.errors import UsageError
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import Constants, require_constant
-from autotune.graph.network import Network, network_at
+from autotune.graph.network import Network, grown_network, network_at
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
+from autotune.graph.reader.grown import Grown, grown
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.check.oracles import Original
 from autotune.network.compile.variants import unified
@@ -89,13 +91,16 @@ class Bound:
     """A model at the shapes of all its variants, ready to be read.
 
     `fallback`: what cannot be compiled may run in ONNX Runtime. `files`: the model's as they were
-    in the beginning, for it is read several times.
+    in the beginning, for it is read several times. `grown`: of a model whose state grows, in the
+    order of its variants. `replaced`: states of a fixed shape, by input.
     """
 
     model: BoundModel
     variants: tuple[Variant, ...] = (Variant({}),)
     fallback: bool = True
     files: Stamps = field(default=Stamps(()), compare=False)
+    grown: tuple[Grown, ...] = ()
+    replaced: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -104,7 +109,15 @@ class Bound:
 
     def networks(self, precision: str = "f32") -> tuple[Network, ...]:
         """A network for every variant: see `network.compile.variants.unified`, `build_network`."""
-        networks = (network_at(self.model, v.shapes, precision) for v in self.variants)
+        networks: Iterable[Network]
+        if self.grown:
+            networks = (
+                grown_network(self.model, g.growth, g.shapes, precision) for g in self.grown
+            )
+        else:
+            networks = (network_at(self.model, v.shapes, precision) for v in self.variants)
+        if self.replaced:
+            networks = (replace(n, state=replaced_state(n, self.replaced)) for n in networks)
         return unified(networks) if len(self.variants) > 1 else tuple(networks)
 
     def original(self, shapes: Shapes) -> Original:
@@ -124,11 +137,29 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     """
     path, fixed = Path(source.model), arrays_of(source.constants)  # type: ignore[arg-type]
     files = Stamps.of(model_files(path))
-    named = source.shapes or source.dims or not known
-    found = variants(path, source.shapes, source.dims, fixed) if named else known
     operators = operators_of(map(str, paths_of(source.operators)))
     model = BoundModel(path, bool(source.random_weights), operators, fixed, store)
-    return Bound(model, found, source.fallback, files)
+    if source.capacity is not None:
+        at = grown(path, source.capacity, source.chunks, source.state, _extents(source.dims))
+        shapes = tuple(Variant(dict(g.shapes[0]), 1 / len(at)) for g in at)
+        return Bound(model, shapes, False, files, at)
+    named = source.shapes or source.dims or not known
+    found = variants(path, source.shapes, source.dims, fixed) if named else known
+    fallback = source.fallback and not source.state
+    return Bound(model, found, fallback, files, replaced=dict(source.state or {}))
+
+
+def _extents(dims: Dims | None) -> dict[str, int]:
+    """Dimensions of one extent each. Raises UsageError for others."""
+    found = {}
+    for name, values in (dims or {}).items():
+        known = [values] if isinstance(values, int) else list(values)
+        if len(known) != 1:
+            raise UsageError(
+                f"dimension '{name}' of a model with a state has one extent", "give one"
+            )
+        found[name] = known[0]
+    return found
 
 
 def _shares(name: str, values: Values) -> list[tuple[int, float]]:

@@ -57,7 +57,10 @@ class Source:
     with open dimensions. `dims`: extents of dimensions by name, see `bindings`. `constants`: inputs
     that are the same in every inference. `random_weights`: for a model that comes without any; None
     as the log was made with. `operators`: files with ONNX operators of your own. `fallback`: what
-    cannot be compiled is left to ONNX Runtime.
+    cannot be compiled is left to ONNX Runtime. `capacity`: most places of a state that grows, such
+    as the keys and values of a decoder; then the model is compiled for steps of `chunks` new
+    places, and `Model.session` keeps its state. `state`: inputs that are states, each with the
+    output that takes its place, where names do not tell.
     """
 
     model: ModelSource | None
@@ -68,6 +71,9 @@ class Source:
     random_weights: bool | None = None
     operators: Files = ()
     fallback: bool = True
+    capacity: int | None = None
+    chunks: Sequence[int] = (128, 32, 8, 1)
+    state: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)

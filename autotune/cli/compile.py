@@ -27,6 +27,7 @@ from autotune.cli.options import (
     operators_option,
     runner_option,
     source_options,
+    state_options,
     store_option,
     target_option,
 )
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=FILE, help="File to write.  [MODEL.atn]")
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as tuned]")
 @source_options
+@state_options
 @target_option(
     "CPU to compile for: a name, a file of `autotune target`, or of the log 'log' or a key.  "
     "[native]",

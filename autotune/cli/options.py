@@ -110,6 +110,20 @@ def _named_file(value: str) -> tuple[str, Path]:
     return (name, Path(path)) if found else ("", Path(value))
 
 
+def _chunk_sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
+    if len(sizes) != text.count(",") + 1 or not all(1 <= n <= MOST_CAPACITY for n in sizes):
+        raise UsageError(f"'{text}' is no list of chunks", "write them as 128,32,8,1")
+    return sizes
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, other = text.partition("=")
+    if not (name and found and other):
+        raise UsageError(f"'{text}' is no pair of an input and an output", "write past=present")
+    return name, other
+
+
 class Names(Parsed[tuple[str, ...]]):
     """One or more of some names, with commas between them, in the order given."""
 
@@ -215,6 +229,8 @@ TIMES = Parsed("times", _times)
 """`1.2x`: so many times as much, above 0."""
 NAMED_FILE = Parsed("name=file", _named_file)
 _MOST_EXTENTS = 10_000
+MOST_CAPACITY = 1 << 20
+"""Places of a state."""
 
 _shape = click.option(
     "--shape",
@@ -246,6 +262,27 @@ _random_weights = click.option(
     is_flag=True,
     callback=_as(lambda is_given: is_given or None),
     help="Give random weights to a model that comes without any (all are ConstantOfShape).",
+)
+_capacity = click.option(
+    "--capacity",
+    type=click.IntRange(min=1, max=MOST_CAPACITY),
+    help="Most places of the model's state (keys and values of a decoder), which stays in place: "
+    "for steps of any length by `Model.session`.",
+)
+_chunks = click.option(
+    "--chunks",
+    type=Parsed("n,…", _chunk_sizes),
+    default="128,32,8,1",
+    show_default=True,
+    help="New places of the steps that a longer one is made of; with --capacity.",
+)
+_state = click.option(
+    "--state",
+    "state",
+    type=Parsed("input=output", _pair),
+    multiple=True,
+    callback=_as(lambda pairs: dict(pairs) or None),
+    help="A state of the model where names do not tell: past.0.key=present.0.key. Repeatable.",
 )
 args_option = click.option(
     "--args",
@@ -362,5 +399,7 @@ def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 source_options = _together(_shape, _dim, _const, _random_weights)
 """Of what is computed: fields of `api.request.Source`."""
+state_options = _together(_capacity, _chunks, _state)
+"""Of a model with a state: fields of `api.request.Source`."""
 exactness_options = _together(max_error_option, precision_option)
 """Of how exact it is: fields of `api.request.Request`."""

@@ -100,9 +100,11 @@ def _extents(values: Any) -> str:
 
 _NAMES = {
     "against": "against",
+    "capacity": "capacity",
     "cc": "cc",
     "check": "check",
     "check_inputs": "check-input",
+    "chunks": "chunks",
     "constants": "const",
     "dims": "dim",
     "fallback": "fallback",
@@ -116,6 +118,7 @@ _NAMES = {
     "runner": "runner",
     "shapes": "shape",
     "split": "split",
+    "state": "state",
     "store": "store",
     "target": "target",
     "threads": "threads",
@@ -125,11 +128,13 @@ _NAMES = {
 _BARE = {"traceback": "traceback (--debug)"}
 _FORMS: Mapping[str, Callable[[str, Any], Iterator[str]]] = {
     "check": _flag,
+    "chunks": lambda name, value: iter([f"--{_NAMES[name]} {','.join(map(str, value))}"]),
     "check_inputs": lambda name, value: iter([f"--{_NAMES[name]} x.npz"]),
     "constants": _named("=", _extents),
     "dims": _named("=", _extents),
     "fallback": _flag,
     "keep_cut": _flag,
     "random_weights": _flag,
+    "state": _named("=", str),
     "shapes": _named(":", lambda shape: "x".join(map(str, shape))),
 }

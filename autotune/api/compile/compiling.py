@@ -329,6 +329,8 @@ def _model_of(log: Log) -> Path:
 
 def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan) -> Compiled:
     """Compare every variant with an oracle. Raises WrongNumbers."""
+    if plan.bound.grown:
+        return _checked_state(artifact, plan)
     reports = []
     own = [plan.given] if isinstance(plan.given, Mapping) else plan.given or ()
     originals = plan.bound.originals()
@@ -347,6 +349,15 @@ def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan)
         for one, report in zip(artifact.variants, reports, strict=True)
     )
     return Compiled(replace(first, others=tuple(others), split=artifact.split), report)
+
+
+def _checked_state(artifact: Artifact, plan: CompilePlan) -> Compiled:
+    """Compare steps at several lengths with ONNX Runtime. Raises WrongNumbers."""
+    from autotune.network.check.state_check import check_state
+
+    growth = plan.bound.grown[0].growth
+    report = check_state(Model(artifact), plan.bound.model, growth)
+    return Compiled(_from(artifact, max_error=report.error), report)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from autotune.dtypes import PORT_TYPES, numpy_dtype, stored_dtype
 from autotune.errors import ArtifactError
 from autotune.files import replacing
 from autotune.graph.constant_values import ConstantsField
+from autotune.graph.state import StateInfo
 from autotune.network.artifact import container
 from autotune.network.artifact.container import (
     CONSTANTS,
@@ -177,7 +178,8 @@ class Artifact:
     `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
     for other shapes of its inputs, over the same `constants` (the same array). `constant_kinds`:
     bytes of constants by `layout.KINDS`, known only where it was compiled. `split`: a dimension
-    of which any extent is computed, by the variants that there are.
+    of which any extent is computed, by the variants that there are. `state`: of a model that has
+    some; its variants take different numbers of new places.
     """
 
     name: _PathText
@@ -206,6 +208,7 @@ class Artifact:
     split: Annotated[BatchSplit | None, LEFT_OUT] = None
     entry: Annotated[int, within(0, MOST_PARTS)] = 0
     stored: Annotated[tuple[Text, ...], LEFT_OUT] = ()
+    state: Annotated[StateInfo | None, LEFT_OUT] = None
 
     @property
     def variants(self) -> tuple[Artifact, ...]:

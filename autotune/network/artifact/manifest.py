@@ -17,6 +17,7 @@ from autotune.codegen.elf import Region
 from autotune.codegen.link import Image
 from autotune.codegen.relocations import MACHINES, WASM32
 from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes
+from autotune.graph.state import StateInfo
 from autotune.network.artifact.artifact import MOST, OF_VARIANT, Artifact, Endpoint, Size
 from autotune.network.artifact.container import CONSTANTS, IMAGE, Bytes, Damaged, Json, require
 from autotune.network.artifact.table import ARENA, FIRST_BOUND, PROFILE, RUN, entry_name
@@ -37,6 +38,7 @@ _OPTIONAL = {
     "precision": "its precision cannot be",
     "split": "the dimension that it splits cannot be",
     "stored": "its tasks with records of a store cannot be",
+    "state": "its state cannot be",
 }
 
 
@@ -60,6 +62,7 @@ def require_network(manifest: Json) -> None:
         bound |= own
     is_full = set(bound) == set(range(FIRST_BOUND, found["n_bases"]))
     require(is_full, "its inputs and outputs lie nowhere")
+    _require_state(found.get("state"), found["inputs"], found["outputs"])
     axes = found["split"].axes if found.get("split") else {}
     for port in (*found["inputs"], *found["outputs"]):
         if port.window is not None:
@@ -169,6 +172,38 @@ def _require_inside(port: Endpoint, arena_bytes: int, bound: Mapping[int, Endpoi
     last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     end = port.offset + (last + 1) * size if 0 not in shape else 0
     require(port.offset % size == 0 and end <= room, f"'{name}' lies outside of its memory")
+
+
+def _require_state(
+    state: StateInfo | None, inputs: Sequence[Endpoint], outputs: Sequence[Endpoint]
+) -> None:
+    """Whether a state is one of these ports, and rows fit into their buffers."""
+    if state is None:
+        return
+    given, made = ({port.name: port for port in ports} for ports in (inputs, outputs))
+    for name, result in (*state.buffers.items(), *state.replaced.items()):
+        require(name in given and result in made, "its state is none of its ports")
+        old, new = given[name], made[result]
+        is_bound = old.window is None and new.window is None
+        require(is_bound or name in state.replaced, f"'{name}' lies in working memory")
+        require(old.stored == new.stored, f"'{name}' changes its type")
+        axis = state.axes.get(name, -1)
+        require((axis >= 0) == (name in state.buffers), "its state cannot be")
+        others = [_without(port.shape, axis) for port in (old, new)]
+        require(others[0] == others[1], f"'{name}' changes its shape")
+        is_inside = axis < min(len(old.shape), len(new.shape))
+        fits = axis < 0 or (is_inside and old.shape[axis] == state.capacity >= new.shape[axis])
+        require(fits, f"'{name}' has not its capacity")
+    is_told = not state.buffers or (
+        state.filled in given
+        and given[state.filled].shape == (1,)
+        and given[state.filled].dtype == "int64"
+    )
+    require(is_told, "the length of its state is no input")
+
+
+def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    return tuple(n for d, n in enumerate(shape) if d != axis)
 
 
 def _is_plain(port: Endpoint) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import is_of_ml_dtypes
 from autotune.errors import UsageError
 from autotune.network.artifact.artifact import Endpoint
 
@@ -102,3 +103,26 @@ def writable_in_place(
 def _share(a: Array, b: Array) -> bool:
     """Whether the memory from first to last element of two arrays overlaps."""
     return bool(np.may_share_memory(a, b))
+
+
+def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
+    """`given` as a contiguous array, as it is stored, if it has the shape and dtype of `end`."""
+    array = given if isinstance(given, np.ndarray) else as_array(end.name, given)
+    if array.dtype != dtype:
+        name = f"ml_dtypes.{dtype}" if is_of_ml_dtypes(dtype.name) else f"'{dtype}'"
+        raise UsageError(
+            f"input '{end.name}' has dtype {array.dtype}, expected {dtype}",
+            f"convert it: array.astype({name})",
+        )
+    if array.shape != end.shape:
+        raise UsageError(
+            f"input '{end.name}' has shape {array.shape}, expected {end.shape}",
+            "shapes are fixed when the model is tuned; compile it for this one with `shapes`",
+        )
+    if end.stored != end.dtype:
+        return array.astype(end.stored, order="C")
+    # np.require would look for this more slowly, just when the interpreter has left the caches
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        return array
+    return np.require(array, requirements=["C", "A"])

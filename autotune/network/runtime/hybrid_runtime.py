@@ -19,14 +19,19 @@ from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.hybrid import HybridArtifact, leaves
-from autotune.network.runtime.arguments import Inputs, Outputs, in_order, outputs_given
+from autotune.network.runtime.arguments import (
+    Inputs,
+    Outputs,
+    in_order,
+    outputs_given,
+    require_input,
+)
 from autotune.network.runtime.hybrid_steps import HybridSteps, Seconds, StepSetting, as_passed
 from autotune.network.runtime.onnx_session import as_array
 from autotune.network.runtime.runtime import (
     KernelTime,
     Memory,
     Model,
-    require_input,
     require_names,
     rounded,
     telling_shapes,

@@ -29,7 +29,7 @@ from autotune.codegen.forks import forks
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import Recycled, aligned
 from autotune.codegen.team import SYMBOLS, Functions, Job, team
-from autotune.dtypes import DTYPES, is_of_ml_dtypes
+from autotune.dtypes import DTYPES
 from autotune.errors import ArtifactError, CodegenError, UsageError
 from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
@@ -52,13 +52,14 @@ from autotune.network.artifact.table import (
 from autotune.network.runtime.arguments import (
     Inputs,
     Outputs,
-    as_array,
     in_order,
     outputs_given,
+    require_input,
     writable_in_place,
 )
 from autotune.network.runtime.blocks import BatchBlocks
 from autotune.network.runtime.direct_call import direct_call
+from autotune.network.runtime.session import ModelSession
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -107,8 +108,9 @@ class Model:
         self._others = tuple(Model(other, self.n_threads, self._memory) for other in others)
         self._telling, self._by_shape = telling_shapes(artifact)
         self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
+        self._appends = artifact.state is not None and bool(artifact.state.buffers)
         self._direct = None
-        if self._code.direct is not None:
+        if self._code.direct is not None and not self._appends:
             self._direct = direct_call(
                 artifact.inputs,
                 artifact.outputs,
@@ -172,6 +174,20 @@ class Model:
             if found is not None:
                 return found
         return model._call(model._named(inputs), out)
+
+    def run_bound(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
+        """`run` without any check, on C-contiguous arrays as they are stored.
+
+        Arrays of `out` are written in place, and may be parts of those of `inputs`.
+        """
+        arrays = [inputs[end.name] for end in self.artifact.inputs]
+        with self._memory.lent() as working:
+            place = self._place(working)
+            return self._call_in(working, place, self._code.run, arrays, out)
+
+    def session(self) -> ModelSession:
+        """A session of a model with a state: see `session.ModelSession`. Raises UsageError."""
+        return ModelSession(self)
 
     async def run_async(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
         """`run` in a thread of the event loop's default executor; other tasks go on meanwhile.
@@ -257,6 +273,10 @@ class Model:
         return inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
 
     def _call(self, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
+        if self._appends:
+            raise UsageError(
+                f"'{self.artifact.name}' has a state", "open a session: `model.session()`"
+            )
         arrays = self._check(inputs)
         given = {} if out is None else outputs_given(self._results, out)
         in_place = writable_in_place(given, self._results, arrays) if given else {}
@@ -538,29 +558,6 @@ def random_array(rng: np.random.Generator, port: Endpoint) -> Array:
     if port.is_float:
         return rng.standard_normal(port.shape).astype(port.numpy_dtype)
     return rng.integers(0, port.limit, port.shape).astype(port.numpy_dtype)
-
-
-def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
-    """`given` as a contiguous array, as it is stored, if it has the shape and dtype of `end`."""
-    array = given if isinstance(given, np.ndarray) else as_array(end.name, given)
-    if array.dtype != dtype:
-        name = f"ml_dtypes.{dtype}" if is_of_ml_dtypes(dtype.name) else f"'{dtype}'"
-        raise UsageError(
-            f"input '{end.name}' has dtype {array.dtype}, expected {dtype}",
-            f"convert it: array.astype({name})",
-        )
-    if array.shape != end.shape:
-        raise UsageError(
-            f"input '{end.name}' has shape {array.shape}, expected {end.shape}",
-            "shapes are fixed when the model is tuned; compile it for this one with `shapes`",
-        )
-    if end.stored != end.dtype:
-        return array.astype(end.stored, order="C")
-    # np.require would look for this more slowly, just when the interpreter has left the caches
-    flags = array.flags
-    if flags.c_contiguous and flags.aligned:
-        return array
-    return np.require(array, requirements=["C", "A"])
 
 
 def window(storage: Array, end: Endpoint) -> Array:

@@ -1,0 +1,130 @@
+"""⑩ Check of a model with a growing state: steps at several lengths beside the original model.
+
+    n random places in the state ─┬─► a step of the session     ─┬─► outputs and new rows agree
+                                  └─► the model's file, past n  ─┘
+
+The original is run by ONNX Runtime as it is in the file, with a past that is as long as the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import helper
+
+from autotune.brief import cut
+from autotune.errors import WrongNumbers
+from autotune.graph.bound_model import BoundModel
+from autotune.graph.reader.growing import Growth
+from autotune.graph.reader.onnx_reader import read_outline
+from autotune.network.artifact.artifact import Endpoint
+from autotune.network.check.accuracy import Report, Tally, worst_of
+from autotune.network.check.differences import difference, tolerance
+from autotune.network.runtime.baselines import onnxruntime_runner
+from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
+from autotune.network.runtime.runtime import Model, random_array
+from autotune.network.runtime.session import ModelSession
+
+Array = NDArray[Any]
+
+
+def check_state(model: Model, bound: BoundModel, growth: Growth, seed: int = 0) -> Report:
+    """Compare steps of `model` with its file, at the shortest and longest states and between.
+
+    Raises WrongNumbers, MissingDependency without ONNX Runtime, ModelError where it cannot run the
+    model.
+    """
+    session, rng = model.session(), np.random.default_rng(seed)
+    original = _Original(bound, growth, model.n_threads)
+    tallies: dict[str, Tally] = {}
+    kinds: list[str] = []
+    for chunk, length in _points(model, session.capacity):
+        kind = f"{chunk} behind {length}"
+        kinds.append(kind)
+        states = _fill(session, length, rng)
+        inputs = {end.name: _drawn(rng, session, end, chunk) for end in session.input_info}
+        expected = original.run(inputs, states, length, chunk)
+        actual = dict(session.run(inputs))
+        for (output, _), name in zip(growth.states.values(), session.buffers, strict=True):
+            actual[output] = session.rows(name, length, length + chunk).copy()
+        for name, array in actual.items():
+            found = difference(np.ascontiguousarray(array), expected[name].astype(array.dtype))
+            allowed = tolerance(array.dtype)
+            tally = tallies.setdefault(name, Tally(name))
+            tally.is_decided = True
+            tally.add(kind, found, allowed, array, expected[name])
+            if not found.within(allowed):
+                raise WrongNumbers(
+                    f"'{cut(name)}' differs from ONNX Runtime in a step of {kind} places: "
+                    f"error {found.error:.1e}, allowed {allowed:.1e} ({found.what})",
+                    "please report it with the model; `check=False` compiles it all the same",
+                )
+    outputs = tuple(tally.accuracy for tally in tallies.values())
+    worst = worst_of(outputs)
+    return Report((ONNXRUNTIME,), tuple(kinds), worst.error, worst.allowed, (), outputs)
+
+
+def _points(model: Model, capacity: int) -> Iterator[tuple[int, int]]:
+    """Steps of every chunk behind nothing, one place, half of the capacity, and up to its end."""
+    for one in model.variants:
+        info = one.artifact.state
+        assert info is not None
+        buffer, rows = next(iter(info.buffers.items()))
+        shape = next(end.shape for end in one.artifact.outputs if end.name == rows)
+        chunk = shape[info.axes[buffer]]
+        for length in sorted({0, 1, (capacity - chunk) // 2, capacity - chunk}):
+            yield chunk, length
+
+
+def _fill(session: ModelSession, length: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Random rows in a session's buffers, and what lies behind them; by the name of the buffer."""
+    states = {}
+    for name in session.buffers:
+        rows = session.rows(name, 0, session.capacity)
+        rows[...] = rng.standard_normal(rows.shape).astype(rows.dtype)
+        states[name] = session.rows(name, 0, length).copy()
+    session.assume(length)
+    return states
+
+
+def _drawn(rng: np.random.Generator, session: ModelSession, end: Endpoint, n: int) -> Array:
+    shape = session.shape_of(end.name, n)
+    return random_array(rng, replace(end, shape=shape))
+
+
+class _Original:
+    """The model's file in ONNX Runtime, at any length."""
+
+    def __init__(self, bound: BoundModel, growth: Growth, n_threads: int) -> None:
+        self._growth = growth
+        inputs = read_outline(bound.path).graph.input
+        self._types = {i.name: i.type.tensor_type.elem_type for i in inputs}
+        self._run = onnxruntime_runner(bound.path, n_threads, optimise=False)
+
+    def run(
+        self, inputs: Mapping[str, Array], states: Mapping[str, Array], length: int, chunk: int
+    ) -> Mapping[str, Array]:
+        """Outputs by name; new rows of a state alone."""
+        growth, total = self._growth, length + chunk
+        feed = dict(inputs)
+        for name in growth.masks:
+            feed[name] = np.ones((1, total), self._dtype(name))
+        for name in growth.positions:
+            feed[name] = np.arange(length, total, dtype=self._dtype(name)).reshape(1, -1)
+        for name in growth.lasts:
+            feed[name] = np.full((1,), total - 1, self._dtype(name))
+        for name in growth.totals:
+            feed[name] = np.array(total, self._dtype(name))
+        for state, rows in zip(growth.states, states.values(), strict=True):
+            feed[state] = rows.astype(self._dtype(state))
+        found = dict(self._run(feed))
+        for output, axis in growth.states.values():
+            found[output] = found[output].take(range(length, total), axis)
+        return found
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(self._types[name]))

@@ -1,0 +1,376 @@
+"""⑩ Sessions: a model with a state that stays in place from one call to the next.
+
+    session = load("decoder.atn").session()
+    logits = session.step(prompt)            # (1, n) tokens: a prompt of any length
+    for _ in range(100):
+        logits = session.step(logits[:, -1:].argmax(-1))
+
+A step of n places runs the largest variants that fit, one after another, over one copy of the
+weights. New rows of a state are written behind the filled ones of its buffer by the kernels that
+compute them; what is replaced as a whole alternates between two arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.codegen.memory import aligned
+from autotune.dtypes import DTYPES
+from autotune.errors import UsageError
+from autotune.files import replacing
+from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.runtime.arguments import require_input
+
+Array = NDArray[Any]
+
+_STATE_OF = "state_of"
+
+
+class Stateful(Protocol):
+    """A model with a state, at each of its numbers of new places."""
+
+    artifact: Artifact
+
+    @property
+    def variants(self) -> Sequence[Stateful]:
+        """The model at each of them."""
+
+    def run_bound(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
+        """One inference on arrays as they are stored; those of `out` are written in place."""
+
+
+class ModelSession:
+    """A state of a model, and the steps that advance it. One thread at a time may use it.
+
+    `model`: one with a state. Other sessions of the model share its weights and its code.
+    """
+
+    def __init__(self, model: Stateful) -> None:
+        if model.artifact.state is None:
+            raise UsageError(
+                f"'{model.artifact.name}' has no state",
+                "compile it with `capacity`, or name its state (`state`)",
+            )
+        self.model, self._info = model, model.artifact.state
+        self._lock = threading.Lock()
+        self._chunks = sorted(
+            ((_chunk(one), one) for one in model.variants), key=lambda pair: -pair[0]
+        )
+        first = model.artifact
+        ends = {end.name: end for end in (*first.inputs, *first.outputs)}
+        self._buffers = {name: _memory(ends[name]) for name in self._info.buffers}
+        self._arrays = {
+            name: [_memory(ends[name]), _memory(ends[name])] for name in self._info.replaced
+        }
+        self._filled = np.zeros(1, np.int64)
+        self._states = {*self._info.buffers, *self._info.replaced, self._info.filled}
+        self._made = {*self._info.buffers.values(), *self._info.replaced.values()}
+        self._steps = [_Step(self, one, n) for n, one in self._chunks]
+
+    @property
+    def capacity(self) -> int:
+        """The most places; 0 where no state grows."""
+        return self._info.capacity
+
+    @property
+    def length(self) -> int:
+        """The number of filled places."""
+        return int(self._filled[0])
+
+    @property
+    def input_info(self) -> tuple[Endpoint, ...]:
+        """The inputs of a step, at its smallest number of places."""
+        return self._steps[-1].inputs
+
+    @property
+    def output_info(self) -> tuple[Endpoint, ...]:
+        """The outputs of a step, at its smallest number of places."""
+        return self._steps[-1].outputs
+
+    def __repr__(self) -> str:
+        return f"Session({self.model.artifact.name}, {self.length} of {self.capacity} places)"
+
+    def step(self, *inputs: Any, **named: Any) -> Any:
+        """Advance by the places of the inputs; the output, or a tuple of several.
+
+        `inputs`: in the order of `input_info`, or by name. Outputs with a row for each place have
+        all of them. Raises UsageError for inputs that do not fit, for more places than are left,
+        and while another thread is in a step; then the state is as it was.
+        """
+        found = tuple(
+            self.run(
+                dict(zip((e.name for e in self.input_info), inputs, strict=False)) | named
+            ).values()
+        )
+        return found[0] if len(found) == 1 else found
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """`step` for inputs by name; outputs by name."""
+        with self._alone():
+            return self._advance(inputs)
+
+    def reset(self) -> None:
+        """Forget everything: no place is filled."""
+        with self._alone():
+            self._filled[0] = 0
+            for pair in self._arrays.values():
+                pair[0][...] = 0
+
+    def truncate(self, length: int) -> None:
+        """Forget the places from `length` on. Raises UsageError where there are not so many."""
+        if not 0 <= length <= self.length or (self._arrays and length != self.length):
+            raise UsageError(
+                f"a state of {self.length} places cannot be cut to {length}", "give fewer places"
+            )
+        with self._alone():
+            self._filled[0] = length
+
+    def fork(self) -> ModelSession:
+        """Another session with a copy of the state, as for beams and shared prefixes."""
+        with self._alone():
+            other = ModelSession(self.model)
+            other._filled[:] = self._filled
+            for name, array in self._buffers.items():
+                at = self._at(name, 0, self.length)
+                other._buffers[name][at] = array[at]
+            for name, pair in self._arrays.items():
+                other._arrays[name][0][...] = pair[0]
+            return other
+
+    def save(self, path: str | Path) -> None:
+        """Write the state to an `.npz` file, whole or not at all."""
+        with self._alone():
+            arrays = {n: a[self._at(n, 0, self.length)] for n, a in self._buffers.items()}
+            arrays |= {name: pair[0] for name, pair in self._arrays.items()}
+            told = json.dumps([self.model.artifact.model_hash, self.length])
+            plain = {f"state/{name}": _plain(array) for name, array in arrays.items()}
+            with replacing(Path(path)) as file:
+                np.savez(file, **{_STATE_OF: np.array(told)}, **plain)  # type: ignore[arg-type]
+
+    def load(self, path: str | Path) -> None:
+        """Read a state that a session of the same model has saved.
+
+        Raises UsageError for another file, for a state of another model, and for one of more places
+        than there are; then the state is as it was.
+        """
+        with self._alone():
+            arrays, length = self._read(Path(path))
+            for name, array in self._buffers.items():
+                array[self._at(name, 0, length)] = arrays[name].view(array.dtype)
+            for name, pair in self._arrays.items():
+                pair[0][...] = arrays[name].view(pair[0].dtype)
+            self._filled[0] = length
+
+    # --- parts, for checks and other runtimes ---
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the inputs that are buffers of growing states."""
+        return tuple(self._buffers)
+
+    def rows(self, buffer: str, begin: int, end: int) -> Array:
+        """Places of a buffer, in place."""
+        return self._buffers[buffer][self._at(buffer, begin, end)]
+
+    def _at(self, buffer: str, begin: int, end: int) -> tuple[slice, ...]:
+        return (*(slice(None),) * self._info.axes[buffer], slice(begin, end))
+
+    def assume(self, length: int) -> None:
+        """Let so many places count as filled, with what is in their rows."""
+        self._filled[0] = length
+
+    def shape_of(self, port: str, n: int) -> tuple[int, ...]:
+        """The shape of an input or output of a step of n places."""
+        last = self._steps[-1]
+        end = next(e for e in (*last.inputs, *last.outputs) if e.name == port)
+        axis = last.axes.get(port)
+        return tuple(n if d == axis else extent for d, extent in enumerate(end.shape))
+
+    # --- one step ---
+
+    def _advance(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        last = self._steps[-1]
+        n = last.n_places(inputs)
+        if self.capacity and self.length + n > self.capacity:
+            raise UsageError(
+                f"{n} more places do not fit: {self.length} of {self.capacity} are filled",
+                "compile with a larger `capacity`, or `reset` the session",
+            )
+        parts: list[dict[str, Array]] = []
+        done, before = 0, self.length
+        checked = last.checked(inputs, n)
+        try:
+            for step, size in self._plan(n):
+                parts.append(step(step.part(checked, done, size)))
+                done += size
+                self._filled[0] += size if self.capacity else 0
+        except BaseException:
+            self._filled[0] = before
+            raise
+        return parts[0] if len(parts) == 1 else last.joined(parts)
+
+    def _plan(self, n: int) -> Iterator[tuple[_Step, int]]:
+        """The steps for n places, the largest first."""
+        if not self.capacity:
+            yield self._steps[0], 1
+            return
+        left = n
+        for step in self._steps:
+            while step.size and left >= step.size:
+                yield step, step.size
+                left -= step.size
+        if left:
+            sizes = ", ".join(str(size) for size, _ in self._chunks)
+            raise UsageError(
+                f"{n} places are no sum of {sizes}", "compile it for a chunk of 1 as well"
+            )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise UsageError(
+                "another thread is in a step of this session", "give each thread a session"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _read(self, path: Path) -> tuple[dict[str, Array], int]:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                digest, length = json.loads(str(file[_STATE_OF]))
+                arrays = {name.removeprefix("state/"): file[name] for name in file.files}
+        except OSError as error:
+            if not path.exists():
+                raise UsageError(f"there is no file '{path}'", "save a state first") from error
+            raise _no_state(path) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise _no_state(path) from error
+        if digest != self.model.artifact.model_hash:
+            raise UsageError(f"'{path}' is the state of another model", "save one of this model")
+        if self.capacity and not 0 <= length <= self.capacity:
+            raise UsageError(
+                f"'{path}' has {length} places, and there are {self.capacity}",
+                "compile with a larger `capacity`",
+            )
+        wanted = {n: a[self._at(n, 0, length)].shape for n, a in self._buffers.items()}
+        wanted |= {name: pair[0].shape for name, pair in self._arrays.items()}
+        if any(name not in arrays or arrays[name].shape != s for name, s in wanted.items()):
+            raise _no_state(path)
+        return arrays, length
+
+
+class _Step:
+    """A variant of the model, with its places in memory bound to a session's."""
+
+    def __init__(self, session: ModelSession, model: Stateful, size: int) -> None:
+        self.session, self.model, self.size = session, model, size
+        artifact = model.artifact
+        self.inputs = tuple(e for e in artifact.inputs if e.name not in session._states)
+        self.outputs = tuple(e for e in artifact.outputs if e.name not in session._made)
+        self.axes = _axes(session.model, artifact)
+
+    def n_places(self, inputs: Mapping[str, Any]) -> int:
+        """The number of places that inputs are for. Raises UsageError for other names."""
+        names = {end.name for end in self.inputs}
+        if set(inputs) != names:
+            given, wanted = (", ".join(map(repr, sorted(n))) or "none" for n in (inputs, names))
+            raise UsageError(f"the inputs are {given}", f"those of a step are {wanted}")
+        for end in self.inputs:
+            axis = self.axes.get(end.name)
+            shape = np.shape(inputs[end.name])
+            if axis is not None and len(shape) == len(end.shape):
+                return int(shape[axis])
+        return max(1, self.size)
+
+    def checked(self, inputs: Mapping[str, Any], n: int) -> dict[str, Array]:
+        """The inputs as arrays. Raises UsageError where shapes or dtypes do not fit."""
+        found = {}
+        for end in self.inputs:
+            shape = list(end.shape)
+            if end.name in self.axes:
+                shape[self.axes[end.name]] = n
+            wanted = Endpoint(end.name, tuple(shape), end.dtype, end.base, is_native=end.is_native)
+            given = np.asarray(inputs[end.name])
+            if given.dtype != end.numpy_dtype and given.dtype.kind in "iu" and not end.is_float:
+                given = given.astype(end.numpy_dtype)
+            found[end.name] = require_input(wanted, end.numpy_dtype, given)
+        return found
+
+    def part(self, inputs: Mapping[str, Array], begin: int, size: int) -> dict[str, Array]:
+        """The inputs of the places from `begin` on."""
+        return {
+            name: array.take(range(begin, begin + size), self.axes[name])
+            if name in self.axes and array.shape[self.axes[name]] != size
+            else array
+            for name, array in inputs.items()
+        }
+
+    def joined(self, parts: list[dict[str, Array]]) -> dict[str, Array]:
+        """The outputs of parts: rows of all places, else those of the last part."""
+        return {
+            name: np.concatenate([p[name] for p in parts], self.axes[name])
+            if name in self.axes
+            else last
+            for name, last in parts[-1].items()
+        }
+
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        session, info = self.session, self.session._info
+        given = {**inputs, **session._buffers}
+        out: dict[str, Array] = {}
+        if info.filled:
+            given[info.filled] = session._filled
+            at = session.length
+            for name, output in info.buffers.items():
+                out[output] = session.rows(name, at, at + self.size)
+        for name, output in info.replaced.items():
+            given[name], out[output] = session._arrays[name]
+        found = self.model.run_bound(given, out)
+        for name in info.replaced:
+            session._arrays[name].reverse()
+        return {end.name: found[end.name] for end in self.outputs}
+
+
+def _chunk(model: Stateful) -> int:
+    """New places of a call; 0 where no state grows."""
+    artifact = model.artifact
+    assert artifact.state is not None
+    shapes, state = {end.name: end.shape for end in artifact.outputs}, artifact.state
+    return next((shapes[rows][state.axes[name]] for name, rows in state.buffers.items()), 0)
+
+
+def _axes(model: Stateful, artifact: Artifact) -> dict[str, int]:
+    """The dimension of new places of each port: that in which the variants differ."""
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    for one in model.variants:
+        for end in (*one.artifact.inputs, *one.artifact.outputs):
+            shapes.setdefault(end.name, []).append(end.shape)
+    found = {}
+    for name, known in shapes.items():
+        moved = [d for d, extents in enumerate(zip(*known, strict=True)) if len({*extents}) > 1]
+        if len(moved) == 1:
+            found[name] = moved[0]
+    return found
+
+
+def _memory(end: Endpoint) -> Array:
+    return aligned(end.shape, DTYPES[end.stored].numpy)
+
+
+def _plain(array: Array) -> Array:
+    """An array of a type that NumPy writes."""
+    return array if array.dtype.kind in "iufb" else array.view(f"u{array.dtype.itemsize}")
+
+
+def _no_state(path: Path) -> UsageError:
+    return UsageError(f"'{path}' is no state of a session of this model", "save one of this model")
