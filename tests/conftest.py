@@ -42,21 +42,34 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--sample`, leave out the cases of a test that have no value for the first time."""
-    sample = config.getoption("--sample")
+    """With `--sample`, leave out cases without a new value, and all but `n` of `sampled(n)`."""
+    if sample := config.getoption("--sample"):
+        kept = _sample(items, sample == "one")
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def _sample(items: list[pytest.Item], one: bool) -> dict[pytest.Item, None]:
     seen: set[object] = set()
 
     def is_new(item: pytest.Item) -> bool:
-        values = set(_values(item)) if sample == "values" else set()
+        values = set() if one else set(_values(item))
         values.add(item.nodeid.partition("[")[0])
         found = not values <= seen
         seen.update(values)
         return found
 
-    if sample:
-        kept = [item for item in items if is_new(item)]
-        config.hook.pytest_deselected(items=list(set(items) - set(kept)))
-        items[:] = kept
+    kept = [item for item in items if is_new(item)]
+    families: dict[tuple[str, tuple[int, ...]], list[pytest.Item]] = {}
+    for item in kept:
+        if mark := item.get_closest_marker("sampled"):
+            key = item.nodeid.partition("[")[0], mark.args
+            families.setdefault(key, []).append(item)
+    left: set[pytest.Item] = set()
+    for (_, (n,)), family in families.items():
+        left.update(family)
+        left.difference_update(family[k * len(family) // n] for k in range(n))
+    return {item: None for item in kept if item not in left}
 
 
 def _values(item: pytest.Item) -> Iterator[object]:

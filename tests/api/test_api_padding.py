@@ -271,6 +271,7 @@ def pooled(h: str, kind: str) -> list[NodeProto]:
             ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", range(24))
 def test_whatever_is_proved_gives_the_numbers_of_the_exact_length(
     seed: int, tmp_path: Path

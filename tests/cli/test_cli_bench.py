@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -266,9 +266,19 @@ def test_a_missing_baseline_is_one_line(
 # --- a gate -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def saved(artifact: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "base.json"
+@pytest.fixture(scope="module")
+def without_pauses() -> Iterator[None]:
+    """Rounds of gates follow one another: nothing here depends on how quiet the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autotune.network.bench.gate.PAUSE_S", 0.0)
+        patch.setattr("autotune.network.bench.gate.BLOCK_S", 1e-3)
+        yield
+
+
+@pytest.fixture(scope="module")
+def saved(artifact: Path, tmp_path_factory: pytest.TempPathFactory, without_pauses: None) -> Path:
+    """A file of `bench --save`."""
+    path = tmp_path_factory.mktemp("saved") / "base.json"
     assert run(["bench", str(artifact), "--time", "0.01", "--save", str(path)]) == 0
     return path
 
@@ -306,11 +316,13 @@ def test_figures_of_another_machine_or_kind_are_refused(
     message: str,
     artifact: Path,
     saved: Path,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    saved.write_text(json.dumps(merged(json.loads(saved.read_text()), change)))
+    base = tmp_path / "base.json"
+    base.write_text(json.dumps(merged(json.loads(saved.read_text()), change)))
     capsys.readouterr()
-    assert run(["bench", str(artifact), "--time", "0.01", "--compare", str(saved)]) == code
+    assert run(["bench", str(artifact), "--time", "0.01", "--compare", str(base)]) == code
     told = capsys.readouterr().err
     assert message in told
     assert len(told.splitlines()) <= 2
@@ -321,6 +333,7 @@ def merged(data: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return data | {k: merged(data[k], v) if isinstance(v, dict) else v for k, v in change.items()}
 
 
+@pytest.mark.usefixtures("without_pauses")
 def test_inputs_choose_the_variant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = '<ir_version: 10, opset_import: ["" : 21]>'
     text = f"{head} f (float[n, 8] x) => (float[n, 8] y) {{ y = Relu(x) }}"

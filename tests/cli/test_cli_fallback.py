@@ -44,6 +44,7 @@ def same(found: Any, wanted: Any) -> None:
         np.testing.assert_allclose(found, wanted, 1e-4, 1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("text", list(INPUTS))
 def test_outputs_are_those_of_onnxruntime(cli: Cli, text: str, tmp_path: Path) -> None:
     path = models.saved(text, tmp_path)

@@ -103,6 +103,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=_id)
 @pytest.mark.parametrize("name", CASES)

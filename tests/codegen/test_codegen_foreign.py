@@ -78,6 +78,7 @@ def code(name: str, target: str, folder: Path) -> str:
     return "\n".join(assembly(lower(dag, default_steps(dag, cpu, 1)), cpu) for dag in tasks)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["neoverse-n1", "neoverse-v1", "rv64gcv-zvl256b"])
 @pytest.mark.parametrize("name", KERNELS)

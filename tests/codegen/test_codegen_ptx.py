@@ -49,6 +49,7 @@ def test_loops_and_machine_code_compute_what_is_defined(kind: str, seed: int) ->
     assert_runs_on_gpus(KINDS[kind](Random(seed)))
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_shapes_compute_what_is_defined(kind: str) -> None:

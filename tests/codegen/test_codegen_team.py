@@ -156,6 +156,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_fault_in_the_protocol_is_found(name: str) -> None:
     assert any(problems(CHANGES[name]))

@@ -113,6 +113,7 @@ def sampled(x: Array, grid: Array, mode: str, padding: str, aligned: int) -> Arr
     return out
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def test_graphs_behind_all_passes(
     golden(f"graph/{name}.txt", f"{print_graph(graph)}\n")
 
 
+@pytest.mark.sampled(6)
 @EACH
 def test_loops_of_default_programs(
     name: str, golden: Callable[[str, str], None], tmp_path: Path

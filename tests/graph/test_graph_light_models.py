@@ -26,6 +26,7 @@ TASKS = {
 FAST = ("shufflenet", "squeezenet")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in TASKS]
 )

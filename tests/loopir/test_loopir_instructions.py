@@ -57,6 +57,7 @@ def marks(sketch: Sketch) -> set[str]:
 FACTORS = [("bfloat16", "bfloat16"), *product(("uint8", "int8"), repeat=2)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cpu", CPUS)
 def test_no_annotated_loop_is_expanded_on_a_cpu_that_has_the_instruction(cpu: str) -> None:
     target, rng = CPUS[cpu], np.random.default_rng(0)

@@ -16,7 +16,12 @@ import pytest
 
 from autotune.errors import MissingDependency
 from autotune.measure import fleet
-from autotune.measure.fleet import FleetDevice, VersionMismatch, fleet_devices
+from autotune.measure.fleet import (
+    FleetDevice,
+    VersionMismatch,
+    connected_fleet,
+    fleet_devices,
+)
 from autotune.measure.frames import Message, ProtocolError, packed, unpacked
 from autotune.measure.local import LocalDevice
 from autotune.measure.messages import Batch
@@ -109,7 +114,13 @@ def test_both_devices_work_and_one_that_dies_loses_nothing(two_here: Farm) -> No
     assert all(r.status is S.OK for batch in results for r in batch)
     assert {len({r.device for r in batch}) for batch in results} == {1}  # no batch is of both
     assert {batch[0].device for batch in results} == {"one", "two"}
-    two_here.wait()
+    until(lambda: _members(two_here) == ["one", "two"], "the device is there again")
+
+
+def _members(found: Farm) -> list[str]:
+    with suppress(WorkerError), connected_fleet(found.address) as fleet:
+        return [member.name for member in fleet.members()]
+    return []
 
 
 def _kill(found: Farm, name: str, word: str) -> int:
@@ -164,7 +175,8 @@ def test_a_device_that_is_gone_for_good_is_an_error(
         with measurer_for(device, fakes.QUICK, fakes.build) as measurer:
             dag = fakes.double_dag()
             first = list(measurer.stream(dag, [fakes.does("good")]))
-            found.workers["one"].kill()
+            for pid in found.below("one"):  # all at once: what is left of it would go on
+                os.kill(pid, signal.SIGKILL)
             lost = measurer.stream(dag, [fakes.does("good")])
             with pytest.raises(WorkerError, match=r"no device is connected to dask://.* for 2 s"):
                 list(lost)

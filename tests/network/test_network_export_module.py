@@ -100,6 +100,7 @@ def assert_same(folder: Path, here: Model, inputs: Mapping[str, Array]) -> None:
         np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [*MODELS, *MORE])
 def test_a_module_computes_what_python_computes(name: str, tmp_path: Path) -> None:
     assert_equal_in_node(parsed((MODELS | MORE)[name]), tmp_path, is_separate="product" in name)

@@ -39,7 +39,7 @@ MODELS = {
     "{ y = MatMul(x, w) }",
 }
 HALVES = "(float16[5, 33] x, float16[33, 16] w) => (float16[5, 16] y) { y = MatMul(x, w) }"
-OTHERS = ("neoverse-n1", "neoverse-v2", "armv8-a-sve512", "rv64gcv", "rv64gcv-zvl256b")
+OTHERS = ("neoverse-n1", "neoverse-v2", "rv64gcv-zvl256b", "rv64gcv", "armv8-a-sve512")
 _MAIN = """
 #include "net.h"
 #include <stdio.h>
@@ -73,6 +73,7 @@ def compiler(target: str) -> Iterator[FarCompiler]:
         found.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "target", ["neoverse-v1", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
@@ -95,6 +96,7 @@ def compare(far: FarCompiler, models: Mapping[str, str]) -> None:
             np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["neoverse-n1", "neoverse-v1", "rv64gcv-zvl256b"])
 def test_an_exported_library_is_linked_into_a_static_program(target: str, tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def assert_same(found: Array, expected: Array) -> None:
 STRUCTURES = [f"winograd{m}+{how}" for m in (2, 4) for how in ("blocked", "whole")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_a_bad_element_at_any_place_spoils_the_nine_results_that_read_it(
@@ -119,6 +120,7 @@ def test_a_bad_element_at_any_place_spoils_the_nine_results_that_read_it(
     np.testing.assert_array_equal(*again)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", ["winograd4+blocked", "winograd4+whole"])
 def test_a_sum_in_the_place_of_its_operand_is_right_too(structure: str, tmp_path: Path) -> None:

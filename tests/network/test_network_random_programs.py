@@ -92,6 +92,7 @@ def drawn_steps(dag: ComputeDAG, target: Target, rng: np.random.Generator) -> St
                 continue
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(3), *OVERLAPPING])
 def test_any_programs_make_the_network(seed: int, tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def runs(program: Program, inputs: dict[str, NDArray[np.float32]]) -> NDArray[np
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DAGS)
 def test_one_bad_element_spoils_what_depends_on_it_alone(name: str) -> None:
@@ -126,6 +127,7 @@ def test_what_the_operand_held_is_there_when_plain_sums_need_it() -> None:
             np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DAGS)
 def test_data_of_any_usual_size_are_filtered_and_huge_ones_summed(name: str) -> None:

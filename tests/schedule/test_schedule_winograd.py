@@ -126,6 +126,7 @@ def test_step_survives_the_log() -> None:
     assert steps_from_json(steps_to_json(steps)) == steps
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: str(t.vector_bits))
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def test_a_reduction_that_is_no_window_is_not_chained(dag: ComputeDAG) -> None:
     assert not any("chained" in s.name for s in sketches)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
 @pytest.mark.parametrize("name", CHAINS)

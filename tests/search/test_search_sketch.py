@@ -102,6 +102,7 @@ def _inlined(dag: ComputeDAG) -> Compute:
     return state["swish"].op
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_valid_rows_compute_what_the_definition_says(name: str) -> None:
     dag = ALL[name]()

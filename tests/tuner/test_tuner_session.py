@@ -309,6 +309,7 @@ def test_fewer_trials_than_candidates_go_to_the_default_programs(
     assert 0 < last.totals.share < 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("n_before_kill", [4, 8, 12, 20])
 def test_a_resumed_session_knows_the_default_programs(
@@ -453,6 +454,7 @@ def test_a_task_at_its_bound_stops_and_the_others_get_its_trials(
     assert again.session.scheduler.states[done].n_trials == 4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("n_before_kill", [4, 8, 12, 20, 37])
 def test_a_resumed_session_is_in_the_state_before_the_kill(
