@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from autotune.errors import MissingDependency as MissingDependency
     from autotune.errors import ModelError as ModelError
     from autotune.errors import NotCompilable as NotCompilable
+    from autotune.errors import NoteForbidden as NoteForbidden
     from autotune.errors import NoValidSchedule as NoValidSchedule
     from autotune.errors import OutputError as OutputError
     from autotune.errors import ScheduleError as ScheduleError
@@ -130,6 +131,7 @@ _NAMES = {
         "MissingDependency",
         "ModelError",
         "NoValidSchedule",
+        "NoteForbidden",
         "NotCompilable",
         "OutputError",
         "ScheduleError",

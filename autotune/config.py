@@ -135,13 +135,18 @@ def resolve(preset: str | None, options: Mapping[str, Any]) -> Resolved:
             values[name], sources[name] = value, f"preset {preset}"
     for name, value in options.items():
         if value is not None:
-            values[name], sources[name] = value, f"--{name.removesuffix('_s').replace('_', '-')}"
+            values[name], sources[name] = value, option_of(name)
     if "trials" not in values and "time_s" not in values:
         values["time_s"] = DEFAULT_TIME_S
     if values.get("precision") == AUTO and "max_error" not in values:
         values["max_error"], sources["max_error"] = AUTO_MAX_ERROR, "precision auto"
     _check(values, sources)
     return Resolved(TuneConfig(**values), sources)
+
+
+def option_of(name: str) -> str:
+    """The option that sets a field, as the source of its value."""
+    return f"--{name.removesuffix('_s').replace('_', '-')}"
 
 
 def read_preset(preset: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     MISMATCH = 4
     WRONG_NUMBERS = 5
     TOO_SLOW = 6
+    NOTED = 7
     HUNG_UP = 129
     INTERRUPTED = 130
     BROKEN_PIPE = 141
@@ -148,6 +149,12 @@ class TooSlow(AutotuneError):
     """A compiled model is slower than a gate permits."""
 
     exit_code = ExitCode.TOO_SLOW
+
+
+class NoteForbidden(AutotuneError):
+    """A note came up where the user asked for errors instead: a fallback, a default, noise."""
+
+    exit_code = ExitCode.NOTED
 
 
 class ScheduleError(AutotuneError):

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli.arrays import Arrays, largest_inputs, read_inputs
-from autotune.cli.console import columns, counting, debug_option, put, put_json, say, say_note
+from autotune.cli.console import (
+    columns,
+    common_options,
+    counting,
+    put,
+    put_json,
+    say,
+    say_late_note,
+    say_note,
+)
 from autotune.cli.models import is_onnx, say_random_weights
 from autotune.cli.options import (
     DURATION,
@@ -68,7 +77,7 @@ BASELINES = ("onnxruntime", "openvino", "openvino:default")
 @source_options
 @precision_option
 @format_option
-@debug_option
+@common_options
 def command(
     source: Path,
     against: tuple[tuple[str, ...], ...],
@@ -227,7 +236,7 @@ def _compare(
             head = f"{shapes}: " if len(compiled.variants) > 1 else ""
             put(f"{head}{one} times as long as {base.name}, {one.n_rounds} rounds")
     if not worst.fails and not worst.is_decided:
-        say_note(
+        say_late_note(
             "the machine is too unsteady to be sure; it passes: more --time, or fewer neighbours"
         )
     if worst.fails:
@@ -261,7 +270,7 @@ def _put_text(result: BenchResult | CallersResult | NetworkProfile, style: str) 
         text = profile_text(result)
     else:
         if result.noise is not None:
-            say_note(str(result.noise))
+            say_late_note(str(result.noise))
         text = result_text(result) if isinstance(result, BenchResult) else callers_text(result)
     if style == "text":
         put(text)

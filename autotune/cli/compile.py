@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.api.sources import model_bytes, model_files, model_path
-from autotune.cli.console import counting, debug_option, put_json, put_path, say, say_note
+from autotune.cli.console import common_options, counting, put_json, put_path, say, say_note
 from autotune.cli.models import (
     read_workload,
     say_random_weights,
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 )
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @format_option
-@debug_option
+@common_options
 def command(
     model: Path | None,
     output: Path | None,

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import click
 
 from autotune.cli.streams import silence
 from autotune.cli.wording import as_options
-from autotune.errors import OutputError
+from autotune.errors import NoteForbidden, OutputError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _LINE_EVERY_S = 5.0
@@ -25,21 +25,50 @@ STDOUT_HINT = "send the output to a place with room"
 
 @dataclass(slots=True)
 class Invocation:
-    """Settings of every command of one invocation."""
+    """Settings of every command of one invocation, and the notes that it ends with under strict."""
 
     debug: bool = False
+    strict: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    begun_s: float = field(default_factory=time.monotonic)
+    late_notes: list[str] = field(default_factory=list)
+
+
+def invocation() -> Invocation:
+    """The settings of the command that runs in this thread; the usual ones outside of any."""
+    context = click.get_current_context(silent=True)
+    found = context.find_object(Invocation) if context else None
+    return found or Invocation()
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal something that is not data, in the words of the command."""
+    """Tell the person at the terminal something that is not data, in the words of the command.
+
+    With --quiet nothing; with --verbose below the seconds since the command began.
+    """
+    state = invocation()
+    if state.quiet:
+        return
+    age = f"[{time.monotonic() - state.begun_s:6.1f} s] " if state.verbose else ""
+    _tell(age + text)
+
+
+def say_more(text: str) -> None:
+    """Tell what only --verbose asks for."""
+    if invocation().verbose:
+        say(text)
+
+
+def _tell(text: str) -> None:
     click.echo(as_options(text), err=True)
 
 
 def say_error(message: str, hint: str = "") -> None:
     """The two lines of every failure."""
-    say(f"{_styled('error:', 'red')} {_line(message)}")
+    _tell(f"{_styled('error:', 'red')} {_line(message)}")
     if hint:
-        say(f"{_styled('hint:', 'cyan')} {_line(hint)}")
+        _tell(f"{_styled('hint:', 'cyan')} {_line(hint)}")
 
 
 def _line(text: str) -> str:
@@ -52,8 +81,16 @@ def _styled(text: str, colour: str) -> str:
 
 
 def say_note(message: str) -> None:
-    """Something worth knowing that is no failure."""
+    """Something worth knowing that is no failure. Raises NoteForbidden with --strict."""
+    if invocation().strict:
+        raise NoteForbidden(message, "without --strict this is a note")
     say(f"{_styled('note:', 'yellow')} {message}")
+
+
+def say_late_note(message: str) -> None:
+    """A note about figures that exist: with --strict they are written, and the command fails."""
+    say(f"{_styled('note:', 'yellow')} {message}")
+    invocation().late_notes.append(message)
 
 
 def put(text: str) -> None:
@@ -93,6 +130,9 @@ def json_text(data: Any, indent: int | None = None) -> str:
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     """Progress of long work: for a person a line that changes, for a log one now and then."""
+    if invocation().quiet:
+        yield lambda n, total: None
+        return
     if sys.stderr.isatty():
         from rich.console import Console
 
@@ -123,17 +163,30 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collectio
     return "\n".join(lines)
 
 
-def debug_option(function: _F) -> _F:
-    """`--debug`, on every command."""
+def common_options(function: _F) -> _F:
+    """`--strict`, `--quiet`, `--verbose` and `--debug`, on every command."""
+    for name, (words, text) in reversed(_COMMON.items()):
+        function = click.option(
+            name,
+            *words,
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_remember,
+            help=text,
+        )(function)
+    return function
 
-    def remember(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-        ctx.ensure_object(Invocation).debug |= value
 
-    return click.option(
-        "--debug",
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=remember,
-        help="Show tracebacks.",
-    )(function)
+_COMMON = {
+    "strict": (("--strict",), "Notes are errors, exit code 7: fallbacks, defaults, noise."),
+    "quiet": (("-q", "--quiet"), "Write data and errors alone."),
+    "verbose": (("-v", "--verbose"), "Tell settings and times as well."),
+    "debug": (("--debug",), "Show tracebacks."),
+}
+"""Fields of `Invocation`, their options and what those do."""
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        setattr(context.ensure_object(Invocation), parameter.name or "", True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.console import debug_option, put, put_path, say, say_note
+from autotune.cli.console import common_options, put, put_path, say, say_note
 from autotune.cli.options import FILE
 from autotune.errors import LogMismatch, UsageError
 from autotune.files import require_place, same_file
@@ -23,7 +23,7 @@ from autotune.files import require_place, same_file
     help="Add the records to a store, for tune, compile and sessions: a folder, or a URL of fsspec "
     "such as s3://BUCKET/PATH.  [AUTOTUNE_STORE, else that of the cache folder]",
 )
-@debug_option
+@common_options
 def command(logs: tuple[Path, ...], best: Path | None, store: str | None) -> None:
     """Write a small log with only the best record of every task, CPU and thread count.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.console import columns, debug_option, put, say_note
+from autotune.cli.console import columns, common_options, put, say_note
 from autotune.cli.models import find_task
 from autotune.cli.options import FILE, Parsed
 from autotune.cli.stages import STAGES, loopir_text
@@ -39,7 +39,7 @@ def _stage(value: str) -> tuple[str, str]:
 @click.option("--stage", type=Parsed("stage", _stage), help="Print this stage, nothing else.")
 @click.option("--target", help="Key of a CPU, of those in the log.  [this one, else the first]")
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
-@debug_option
+@common_options
 def command(
     log_path: Path, task: str, stage: tuple[str, str] | None, target: str | None, verify: bool
 ) -> None:

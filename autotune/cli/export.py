@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.console import debug_option, put_json, put_path, say
+from autotune.cli.console import common_options, put_json, put_path, say
 from autotune.cli.options import FILE, format_option
 from autotune.units import format_bytes
 
@@ -23,7 +23,7 @@ from autotune.units import format_bytes
 )
 @click.option("--cc", metavar="COMMAND", help="Compiler of C.  [cc, else ziglang's]")
 @format_option
-@debug_option
+@common_options
 def command(
     artifact: Path,
     output: Path | None,

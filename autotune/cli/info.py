@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.console import counting, debug_option, put, put_json
+from autotune.cli.console import common_options, counting, put, put_json
 from autotune.cli.options import TargetName, format_option
 from autotune.units import format_bytes
 
@@ -22,7 +22,7 @@ _WIDTH = 12
 @click.option("--target", "name", type=TargetName(), help="Another CPU, by its name or file.")
 @click.option("--no-measure", is_flag=True, help="Measure no peak rates, which takes seconds.")
 @format_option
-@debug_option
+@common_options
 def command(name: str | None, no_measure: bool, style: str) -> None:
     """Describe this machine: processor, limits, peak rates, versions, caches; and say what to
     change for steadier timings.

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 import click
 
-from autotune.cli.console import STDOUT_HINT, Invocation, debug_option, put, say_error
+from autotune.cli.console import STDOUT_HINT, Invocation, common_options, put, say_error
 from autotune.cli.examples import examples_text
 from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.cli.wording import option
@@ -72,7 +72,8 @@ _COMPLETING = "_AUTOTUNE_COMPLETE"  # set by the shell that asks for completions
 _EPILOG = """\b
 Exit codes: 0 ok · 1 failure · 2 usage · 3 a task without a valid schedule ·
 4 log, model or target do not fit · 5 wrong numbers · 6 slower than permitted ·
-129 hung up · 130 interrupted · 141 nobody reads the output · 143 terminated"""
+7 a note, with --strict · 129 hung up · 130 interrupted ·
+141 nobody reads the output · 143 terminated"""
 
 
 @click.command(
@@ -83,7 +84,7 @@ Exit codes: 0 ok · 1 failure · 2 usage · 3 a task without a valid schedule ·
     no_args_is_help=False,
 )
 @click.version_option(__version__, "-V", "--version", message="autotune %(version)s")
-@debug_option
+@common_options
 @click.pass_context
 def app(ctx: click.Context) -> None:
     """Find the fastest program for every part of an ONNX model on this CPU, and compile it."""
@@ -97,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         require_x86()
         result = app.main(list(arguments), prog_name="autotune", standalone_mode=False, obj=state)
-        return result if isinstance(result, int) else ExitCode.OK
+        return _ended(result if isinstance(result, int) else ExitCode.OK, state)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         if state.debug and not isinstance(error, click.exceptions.Exit | SystemExit):
             traceback.print_exc()
@@ -105,6 +106,14 @@ def run(arguments: Sequence[str]) -> int:
             return _report(_with_command(error, arguments))
         except BrokenPipeError:  # stderr has no reader either
             return _report(SystemExit())
+
+
+def _ended(code: int, state: Invocation) -> int:
+    """The exit code of a command that came to its end."""
+    if code or not (state.strict and state.late_notes):
+        return code
+    say_error(state.late_notes[0], "without --strict this is a note")
+    return ExitCode.NOTED
 
 
 def _with_command(error: BaseException, arguments: Sequence[str]) -> BaseException:

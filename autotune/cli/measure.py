@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.console import columns, debug_option, put, put_json
+from autotune.cli.console import columns, common_options, put, put_json
 from autotune.cli.models import find_task
 from autotune.cli.options import FILE, format_option
 from autotune.errors import LogMismatch, UsageError
@@ -18,7 +18,7 @@ from autotune.units import format_seconds, gflops
 @click.option("--log", "log_path", type=FILE, required=True, help="Log with the task.")
 @click.option("--task", default="0", show_default=True, help="Id, or part of a key.")
 @format_option
-@debug_option
+@common_options
 def command(schedule: str, log_path: Path, task: str, style: str) -> None:
     """Measure a schedule that FUNCTION (schedule) of FILE.py writes, in turns with the log's best.
 

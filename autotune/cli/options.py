@@ -386,6 +386,16 @@ format_option = click.option(
 )
 
 
+def environment_of(context: click.Context) -> dict[str, str]:
+    """Options whose values environment variables gave, by the names of their fields."""
+    found = {}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT:
+            found[name] = f"{context.auto_envvar_prefix}_{name.upper()}"
+    return found
+
+
 def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Options that several commands have, in this order."""
 

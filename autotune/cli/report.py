@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.console import debug_option, json_text, put, put_path
+from autotune.cli.console import common_options, json_text, put, put_path
 from autotune.cli.options import FILE
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _FORMS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
     help="A page, Markdown for a pull request, or all figures.  [as -o ends, else html]",
 )
 @click.option("--against", metavar="EARLIER", type=FILE, help="An earlier log, to compare with.")
-@debug_option
+@common_options
 def command(
     log: Path, artifact: Path | None, output: Path | None, style: str | None, against: Path | None
 ) -> None:

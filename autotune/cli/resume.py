@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from autotune.cli.console import debug_option, say, say_note
+from autotune.cli.console import common_options, say, say_note
 from autotune.cli.options import (
     FILE,
     events_option,
@@ -27,7 +27,7 @@ from autotune.cli.options import (
 @warm_start_option
 @store_option
 @events_option
-@debug_option
+@common_options
 def command(log_path: Path, events: str | None, **given: Any) -> int:
     """Go on with the session of LOG: same model, settings and seed, nothing measured twice.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.cli.arrays import Arrays, largest_inputs, read_inputs, write_npz
-from autotune.cli.console import columns, debug_option, put, put_path, say, say_note
+from autotune.cli.console import columns, common_options, put, put_path, say, say_note
 from autotune.cli.models import say_random_weights
 from autotune.cli.options import FILE, THREADS, input_option
 from autotune.files import require_place
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @input_option
 @click.option("-o", "--output", type=FILE, help="Write the outputs to this .npz file.")
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as compiled]")
-@debug_option
+@common_options
 def command(
     artifact: Path, files: tuple[tuple[str, Path], ...], output: Path | None, threads: int | None
 ) -> None:

@@ -14,7 +14,7 @@ from autotune.api.tune.session import OpenSession
 from autotune.api.tune.several import SeveralTunings
 from autotune.api.tune.tune_result import require_valid
 from autotune.api.tune.tuning import Tuning
-from autotune.cli.console import say, say_note
+from autotune.cli.console import invocation, put_path, say, say_late_note, say_note
 from autotune.cli.progress import JsonLines
 from autotune.cli.signals import ENDS, end_now, exit_code, handled
 from autotune.display.lines import summary_lines
@@ -67,6 +67,8 @@ def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
     """The way to show events that fits where stdout and stderr go."""
     if events == "jsonl":
         return JsonLines()
+    if invocation().quiet:
+        return Renderer()
     if sys.stderr.isatty():
         stop.is_shown = True
         return table_on_stderr(time.monotonic, stop)
@@ -81,7 +83,7 @@ def _show(tuning: Tuning | SeveralTunings, renderer: Renderer) -> dict[str, Sess
             renderer.show(event)
             target, own = of_target(event)
             if isinstance(own, NoiseNoticed):
-                say_note(str(own.noise))
+                say_late_note(str(own.noise))
             if isinstance(own, SessionFinished):
                 finished[target] = own
     return finished
@@ -94,9 +96,9 @@ def _conclude(found: dict[str, SessionFinished], path: Path, stop: StopFlag, qui
                 say(line)
         if finished.untried:
             n = len(finished.untried)
-            say_note(f"{n} tasks were not reached; compile takes their default")
+            say_late_note(f"{n} tasks were not reached; compile takes their default")
     if not quiet:
-        say(f"log: {path}")
+        put_path(path)
     if any(finished.reason is StopReason.INTERRUPTED for finished in found.values()):
         number = stop.number or signal.SIGINT
         say(f"{ENDS[signal.Signals(number)]}; go on with: autotune resume {path}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.console import columns, debug_option, put, put_json, say, say_note
+from autotune.cli.console import columns, common_options, put, put_json, say, say_note
 from autotune.cli.options import DURATION, format_option
 from autotune.errors import StoreError, UsageError
 from autotune.units import format_seconds
@@ -27,7 +27,7 @@ _target_option = click.option("--target", metavar="KEY", help="Of CPUs whose key
 
 
 @click.group("store")
-@debug_option
+@common_options
 def command() -> None:
     """A store holds the distilled records of many sessions, by CPU, threads and task.
 
@@ -40,7 +40,7 @@ def command() -> None:
 @_place_option
 @_target_option
 @format_option
-@debug_option
+@common_options
 def list_command(where: str | None, target: str | None, style: str) -> None:
     """List the tasks: their best records, and how many there are."""
     store = _opened(where)
@@ -65,7 +65,7 @@ def list_command(where: str | None, target: str | None, style: str) -> None:
 @command.command("merge")
 @click.argument("others", nargs=-1, metavar="[DIR|URL]...")
 @_place_option
-@debug_option
+@common_options
 def merge_command(others: tuple[str, ...], where: str | None) -> None:
     """Take in what OTHERS hold, then write one entry in the place of several of a task.
 
@@ -87,7 +87,7 @@ def merge_command(others: tuple[str, ...], where: str | None) -> None:
 @click.option("--older", "age_s", type=DURATION, help="Of which no run began since, such as 90d.")
 @click.option("--damaged", is_flag=True, help="Files that `verify` finds damaged.")
 @click.option("--dry-run", is_flag=True, help="Print their names; remove nothing.")
-@debug_option
+@common_options
 def prune_command(
     where: str | None, target: str | None, age_s: float | None, damaged: bool, dry_run: bool
 ) -> None:
@@ -112,7 +112,7 @@ def prune_command(
 @command.command("verify")
 @_place_option
 @format_option
-@debug_option
+@common_options
 def verify_command(where: str | None, style: str) -> None:
     """Read every entry, and list those that are damaged; exit code 4 where some are."""
     store = _opened(where)

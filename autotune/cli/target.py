@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.console import columns, debug_option, put, put_path
+from autotune.cli.console import columns, common_options, put, put_path
 from autotune.cli.options import FILE, TargetName
 from autotune.errors import UsageError
 from autotune.files import replacing, require_place
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     metavar="COMMAND",
     help="Describe the machine behind this command, of the CPU NAME: 'ssh BOARD', 'adb shell'.",
 )
-@debug_option
+@common_options
 def command(
     name: str | None, output: Path | None, is_list: bool, measure: bool, runner: str | None
 ) -> None:

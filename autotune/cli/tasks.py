@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.api.sources import model_path
-from autotune.cli.console import columns, debug_option, put, put_json, say_note
+from autotune.cli.console import columns, common_options, put, put_json, say_note
 from autotune.cli.models import read_workload, say_random_weights
 from autotune.cli.options import (
     FILE,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
 @look_options
 @format_option
-@debug_option
+@common_options
 def command(
     model: Path | None,
     arguments: str | None,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.console import debug_option, put, say, say_note
+from autotune.cli.console import common_options, put, say, say_more, say_note
 from autotune.cli.options import (
     FILE,
     SEED,
     THREADS,
     Preset,
     args_option,
+    environment_of,
     events_option,
     exactness_options,
     fallback_option,
@@ -28,8 +31,13 @@ from autotune.cli.options import (
     trials_option,
     warm_start_option,
 )
+from autotune.config import option_of
+from autotune.errors import UsageError
 
 if TYPE_CHECKING:
+    from autotune.api.request import TuneRequest
+    from autotune.api.tune.session import OpenSession, PreparedModel
+    from autotune.config import Resolved
     from autotune.records import Header
 
 
@@ -53,13 +61,19 @@ if TYPE_CHECKING:
 @rules_option
 @operators_option
 @fallback_option
+@click.option(
+    "--resume-or-start",
+    is_flag=True,
+    help="Go on with --log where it exists, up to this budget in total; else start it.",
+)
 @click.option("--dry-run", is_flag=True, help="Show tasks and settings; measure nothing.")
 @events_option
-@debug_option
+@common_options
 def command(
     model: Path | None,
     log_path: Path | None,
     arguments: str | None,
+    resume_or_start: bool,
     dry_run: bool,
     events: str | None,
     **options: Any,
@@ -71,20 +85,23 @@ def command(
 
     Without MODEL, tunes the ResNet-50 that comes with the onnx package, with random weights.
     Without a budget, searches for ten minutes. Stops at the first limit that is reached; a log can
-    be resumed at any time.
+    be resumed at any time. Prints the path of the log.
     """
     from autotune.api.request import TuneRequest
     from autotune.api.sources import model_path
-    from autotune.api.tune.session import create, prepare, prepare_network, resolved
+    from autotune.api.tune.session import prepare, prepare_network, resolved
     from autotune.cli.models import read_workload, say_random_weights
     from autotune.cli.sessions import run_session
 
+    if resume_or_start and log_path is None:
+        raise UsageError("--resume-or-start is for --log", "name the log: --log model.jsonl")
     request = TuneRequest(model, "", **options)
-    settings = resolved(request)
+    settings = _traced(resolved(request))
     n_threads = 0 if settings.config.runner else settings.config.threads
     task = read_workload(model, arguments, n_threads)
     log_path = log_path or default_log(task.name if task else model_path(model).stem)
-    place = None if dry_run else log_path
+    is_there = resume_or_start and log_path.exists()
+    place = None if dry_run or is_there else log_path
     if task is not None:
         prepared = prepare_network(task.network(), settings.config, place, source=task.source)
     else:
@@ -95,14 +112,17 @@ def command(
     title = network.name if task else Path(prepared.source).name
     if network.random_weights:
         say_random_weights(title)
-    if dry_run:
-        from autotune.cli.tasks import settings_text, task_texts
+    from autotune.cli.tasks import settings_text, task_texts
 
+    if dry_run:
         put(task_texts(prepared.networks, prepared.variants, prepared.others))
         put("")
         put(settings_text(settings))
         return 0
-    with create(prepared, log_path) as session:
+    say_more(settings_text(settings))
+    with _opened(prepared, request, log_path, is_there) as session:
+        for text in session.notes if is_there else ():
+            say_note(text)
         if events is None:
             say(
                 f"{title}: {len(session.log.workloads)} tasks, {prepared.target.cpu}, "
@@ -110,6 +130,34 @@ def command(
                 f"log {session.journal.path}"
             )
         return run_session(session, events)
+
+
+def _traced(settings: Resolved) -> Resolved:
+    """The settings with the environment variables that gave them, in the place of options."""
+    given = {
+        name: variable
+        for name, variable in environment_of(click.get_current_context()).items()
+        if settings.sources.get(name) == option_of(name)
+    }
+    return replace(settings, sources=settings.sources | given)
+
+
+def _opened(
+    prepared: PreparedModel, request: TuneRequest, path: Path, is_there: bool
+) -> AbstractContextManager[OpenSession]:
+    """The session of a new log, or that of the log that exists."""
+    from autotune.api.request import ResumeRequest
+    from autotune.api.tune.session import create, reopen_for
+
+    if not is_there:
+        return create(prepared, path)
+    asked = ResumeRequest(
+        path,
+        max_error=request.max_error,
+        warm_start=request.warm_start,
+        store=request.store,
+    )
+    return reopen_for(prepared, asked)
 
 
 def _threads_text(header: Header) -> str:

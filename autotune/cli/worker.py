@@ -8,7 +8,7 @@ import threading
 
 import click
 
-from autotune.cli.console import debug_option, say
+from autotune.cli.console import common_options, say
 from autotune.cli.options import THREADS, runner_option, target_option
 from autotune.errors import ExitCode
 
@@ -22,7 +22,7 @@ _END_S = 12.0
 @target_option("CPU of the machine behind --runner.  [native]")
 @click.option("--threads", type=THREADS, help="Threads that run a program.  [as many as usable]")
 @click.option("--name", help="Name of the device in tables and logs.  [host and process]")
-@debug_option
+@common_options
 def command(
     fleet: str, runner: str | None, target: str | None, threads: int | None, name: str | None
 ) -> int:

@@ -41,7 +41,7 @@ from autotune.api.tune.tuning import (
 )
 from autotune.cache import told_store
 from autotune.config import AUTO, Resolved, TuneConfig, plain_precision, resolve
-from autotune.errors import UsageError
+from autotune.errors import LogMismatch, UsageError
 from autotune.files import paths_of
 from autotune.graph.network import Network
 from autotune.machine import read_limits
@@ -280,6 +280,31 @@ def reopen(request: ResumeRequest) -> Iterator[OpenSession]:
         notes = (*denial(), *_notes(journal, runs[0].header), *missing)
         journal.append([run.header for run in runs])
         yield OpenSession(journal, log, runs, notes)
+
+
+@contextmanager
+def reopen_for(prepared: PreparedModel, request: ResumeRequest) -> Iterator[OpenSession]:
+    """The session of a log over the same tasks, up to the budget of `prepared` in total.
+
+    Raises as `reopen`, and LogMismatch for a log of another model, machine or other settings.
+    """
+    path, config = Path(request.log), prepared.config
+    header = read_log(path).header
+    several = (prepared.networks, *prepared.others)
+    wanted = {key for networks in several for network in networks for key in network.weights}
+    if wanted != {key for key, _ in header.tasks}:
+        raise LogMismatch(
+            f"{path} is of another model, or of other shapes or settings", "choose another log"
+        )
+    asked = {machine.n_threads for machine in prepared.machines}
+    if not asked & {0, header.n_threads}:
+        raise LogMismatch(
+            f"{path} is of {header.n_threads} threads",
+            f"choose another log, or {arguments(threads=header.n_threads)}",
+        )
+    with reopen(request) as session:
+        budget = Budget(config.trials, config.time_s)
+        yield replace(session, runs=tuple(replace(run, budget=budget) for run in session.runs))
 
 
 def _next_run(log: Log, given: Mapping[str, Any], request: ResumeRequest) -> OpenRun:
