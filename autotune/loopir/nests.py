@@ -64,6 +64,7 @@ from autotune.te.expr import (
     Expr,
     Load,
     Reduce,
+    Select,
     Tensor,
     Var,
     binary,
@@ -77,6 +78,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.te.prefixes import prefixes
 from autotune.te.routes import Route
 from autotune.te.strides import dense, padded_strides
 
@@ -176,8 +178,31 @@ class _Nest:
         body = self._loops(inst, depth + 1, inside, leaf)
         if isinstance(leaf, _Placed) and it.name == leaf.routed[0]:
             body = leaf.place(inst, body, ranges)
+        if not isinstance(leaf, _Update):
+            body = self._up_to_length(inst, depth, inside, body)
         limit = inst.limit(it, ranges)
         return body if depth < stage.n_parallel else _loop(stage, it, extent, body, limit)
+
+    def _up_to_length(self, inst: Instance, depth: int, ranges: Ranges, body: Body) -> Body:
+        """`body`, the loops inside of loop `depth`, where places of it are below the length that a
+        condition of the stage tells; else what the stage is there."""
+        stage, value = inst.stage, inst.stage.op.body
+        if not isinstance(value, Select) or not isinstance(value.b, Const):
+            return body
+        it = stage.iters[depth]
+        if it.annotation in ("vectorize", "unroll"):
+            return body
+        inner = {loop_var(stage, i) for i in stage.iters[depth + 1 :]}
+        for cond in prefixes(value.cond):
+            names = [n for n in sorted(variables(cond)) if it.name == _outermost(inst, n)]
+            if len(names) != 1:
+                continue
+            at = substitute(cond, inst.axis_values())
+            first = simplify(substitute(at, dict.fromkeys(inner, idx(0))), ranges)
+            plain = replace(stage, op=replace(stage.op, body=value.b))
+            rest = self._tile(replace(inst, stage=plain), depth + 1, ranges, _Leaf(_filled))
+            return (If(first, body, rest),)
+        return body
 
     def _tile(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         """The spatial loops from `depth` on around `leaf`, and nothing attached."""
@@ -430,6 +455,18 @@ def _versions(
         return nest(full if cond.value else part, ranges)
     below = _known(ranges, tile, (0, n_full - 1))
     return (If(cond, nest(full, below), nest(part, _known(ranges, tile, (n_full, n_full)))),)
+
+
+def _outermost(inst: Instance, axis: str) -> str:
+    """The outermost loop over an axis that runs more than once; "" where there is none."""
+    own = leaves(inst.stage, (axis,))
+    return next((i.name for i in inst.stage.iters if i.name in own and inst.sizes[i.name] > 1), "")
+
+
+def _filled(inst: Instance, ranges: Ranges) -> Body:
+    """A store of the constant that a stage is."""
+    tensor, where = inst.target(ranges)
+    return (Store(tensor, where, inst.stage.op.body),)
 
 
 def _known(ranges: Ranges, e: Expr, limits: tuple[int, int]) -> Ranges:

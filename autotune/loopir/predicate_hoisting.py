@@ -6,7 +6,8 @@
 Where the condition fails, every term is neutral and the iterations are skipped. A condition moves
 out of every loop that it does not depend on, up to the outermost serial one; conditions that differ
 between elements of the register tile stay. A term that is padding times an infinite weight is
-skipped too, so it does not make a NaN.
+skipped too, so it does not make a NaN. Where the condition is a length that data tell, the loop
+over its places is as long as that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import reduce
 
 from autotune.loopir.lowering import Lowering, map_accumulations
 from autotune.loopir.nodes import For, If, Program, Stmt, Store
-from autotune.loopir.visitor import rewrite_exprs
+from autotune.loopir.visitor import rewrite_exprs, statements
 from autotune.te.expr import (
     REDUCE_BINARY,
     Binary,
@@ -31,6 +32,7 @@ from autotune.te.expr import (
     map_expr,
     variables,
 )
+from autotune.te.prefixes import is_prefix, limit_of, prefixes
 
 Conditions = frozenset[Expr]
 
@@ -46,6 +48,8 @@ def _hoisted(stmt: Stmt, op: str) -> Stmt:
     needed = _needed(stmt, op)
     inner = rewrite_exprs(stmt.body, lambda e: _given(e, needed)) if needed else stmt.body
     loop = replace(stmt, body=tuple(_hoisted(s, op) for s in inner))
+    if stmt.limit is None:
+        loop = replace(loop, limit=_limit(stmt, op))
     if not needed:
         return loop
     return If(reduce(both, sorted(needed, key=repr)), (loop,), ())
@@ -67,12 +71,32 @@ def conditions(term: Expr, op: str) -> Conditions:
     """Conditions without each of which `term` is neutral."""
     neutral = identity(op, dtype_of(term))
     match term:
-        case Select(cond=cond, a=a, b=b) if is_guard(term) and b == neutral:
-            return conjuncts(cond) | conditions(a, op)
+        case Select(cond=cond, a=a, b=b) if b == neutral:
+            known = conjuncts(cond) if is_guard(term) else frozenset(prefixes(cond))
+            return known | conditions(a, op)
         case Binary(op="mul", a=a, b=b) if neutral.value == 0:
             return conditions(a, op) | conditions(b, op)
         case _:
             return frozenset()
+
+
+def _limit(loop: For, op: str) -> Expr | None:
+    """Iterations beyond which no condition holds that data tell: see `te.prefixes`."""
+    found = _telling(loop, op)
+    inner = {s.var for s in statements(loop.body) if isinstance(s, For)}
+    limits = (limit_of(c, loop.var, inner) for c in sorted(found, key=repr))
+    return next((limit for limit in limits if limit is not None), None)
+
+
+def _telling(stmt: Stmt, op: str) -> Conditions:
+    """Conditions without each of which no store of `stmt` changes anything."""
+    match stmt:
+        case For(body=body):
+            return frozenset.intersection(*(_telling(s, op) for s in body))
+        case Store(tensor=tensor, indices=at, value=Binary(op=how, a=a, b=term)):
+            if how == REDUCE_BINARY[op] and a == Load(tensor, at):
+                return frozenset(c for c in conditions(term, op) if is_prefix(c))
+    return frozenset()
 
 
 def _given(e: Expr, known: Conditions) -> Expr | None:

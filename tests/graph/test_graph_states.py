@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx.helper as oh
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import UsageError
@@ -45,6 +45,7 @@ def test_exporters_are_understood(name: str) -> None:
     assert found == (StatePair(before, behind, axis),)
 
 
+@settings(deadline=None, max_examples=20)
 @given(st.permutations(range(6)))
 def test_many_are_paired_by_their_words(order: list[int]) -> None:
     names = [

@@ -24,7 +24,7 @@ from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Select, variables, walk
 from tests.schedule.running import assert_close, random_inputs, run_compiled
-from tests.schedule.small_dags import conv, max_pool
+from tests.schedule.small_dags import attention_below, conv, max_pool
 
 AVX2 = parse_target("x86-64-v3")
 TARGETS = [t for t in (AVX2, parse_target("x86-64-v4")) if runs_here(t)]
@@ -141,3 +141,22 @@ def test_cost_model_counts_skipped_iterations(monkeypatch: pytest.MonkeyPatch) -
     (whole,) = (s for s in analyse(dag, sketch, rows, AVX2).statements if s.name == "conv")
     expected = (20 / 21) ** 2 * np.where(wide == 1, (26 / 27) ** 2, 1)
     np.testing.assert_allclose(found.steps / whole.steps, expected, rtol=1e-12)
+
+
+def test_loops_end_at_a_length_that_data_tell() -> None:
+    """In any of the sketches: the right numbers, and no term behind the length is added up."""
+    dag = attention_below()
+    n_limited = 0
+    rng = np.random.default_rng(0)
+    for sketch in generate_sketches(dag, TARGETS[0]):
+        rows = sketch.sample(8, rng)
+        valid = rows[analyse(dag, sketch, rows, TARGETS[0]).valid]
+        program = program_of(dag, sketch.bind(valid[0]))
+        loops = [s for k in program.kernels for s in statements(k.body) if isinstance(s, For)]
+        n_limited += sum(s.limit is not None for s in loops)
+        for length in (1, 7, 16, 44, 45, 200):
+            inputs = random_inputs(dag) | {"length": np.array([length])}
+            expected = evaluate(dag, inputs)
+            inputs["k"][length:] = np.nan  # what they make is not read
+            assert_close(run_compiled(program, inputs, TARGETS[0]), expected, 3e-6)
+    assert n_limited, "no loop is shorter"

@@ -170,6 +170,34 @@ def attention(
     return ComputeDAG(ops, ("out",))
 
 
+def attention_below(
+    rows: int = 5, columns: int = 45, depth: int = 6, channels: int = 9
+) -> ComputeDAG:
+    """softmax(q·k)·v over the first columns, as many as an operand tells."""
+    i, j, k, c = (Axis(a, n) for a, n in zip("ijkc", (rows, columns, depth, channels), strict=True))
+    m, n = Axis("m", columns), Axis("n", columns)
+    q, keys = placeholder("q", (rows, depth)), placeholder("k", (columns, depth))
+    values, length = placeholder("v", (columns, channels)), placeholder("length", (1,), "int64")
+
+    def below(axis: Axis) -> Expr:
+        return compare("lt", axis.var, length.tensor[idx(0)])
+
+    def where(axis: Axis, x: Expr, otherwise: float = 0.0) -> Expr:
+        return select(below(axis), x, f32(otherwise))
+
+    product = Reduce("sum", mul(q.tensor[i, k], keys.tensor[j, k]), (k,))
+    s = compute("s", (i, j), product)
+    t = compute("t", (i, j), where(j, mul(f32(0.5), s.tensor[i, j])))
+    top = compute("top", (i,), Reduce("max", where(m, t.tensor[i, m], -math.inf), (m,)))
+    power = call("exp", sub(t.tensor[i, j], top.tensor[i]))
+    exp = compute("exp", (i, j), where(j, power))
+    total = compute("total", (i,), Reduce("sum", where(m, exp.tensor[i, m]), (m,)))
+    p = compute("p", (i, j), where(j, div(exp.tensor[i, j], total.tensor[i])))
+    terms = mul(where(n, p.tensor[i, n]), values.tensor[n, c])
+    out = compute("out", (i, c), Reduce("sum", terms, (n,)))
+    return ComputeDAG((q, keys, values, length, s, t, top, exp, total, p, out), ("out",))
+
+
 def normalised_products(
     rows: int = 7, inner: int = 19, columns: int = 20, depth: int = 5, tied: bool = False
 ) -> ComputeDAG:
@@ -399,6 +427,7 @@ ALL: dict[str, Callable[[], ComputeDAG]] = {
     "softmax": softmax,
     "softmax_uneven": lambda: softmax(3, 21),
     "attention": lambda: attention(2, 3, 11, 4, 5),
+    "attention_below": lambda: attention_below(3, 21, 4, 5),
     "normalised_products": normalised_products,
     "lrn": lrn,
     "broadcasting": broadcasting,

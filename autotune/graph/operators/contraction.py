@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -35,12 +35,34 @@ from autotune.graph.operators.definition import (
     typed,
 )
 from autotune.graph.rewriter import Rewriter
-from autotune.te.expr import Axis, Expr, Reduce, Tensor, idx, mul
+from autotune.te.expr import (
+    BOOL,
+    Axis,
+    Const,
+    Expr,
+    Reduce,
+    Tensor,
+    dtype_of,
+    idx,
+    mul,
+    select,
+)
 
 
 def _matmul(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[…, m, n] = Σ a[…, m, k] · b[…, k, n] + bias[n], batches broadcast, vectors promoted."""
-    a, b, bias = tensor(operands, 0), tensor(operands, 1), optional(operands, 2)
+    return biased(scope, matmul(scope, node, operands, shape), optional(operands, 2))
+
+
+def matmul(
+    scope: Scope,
+    node: Node,
+    operands: Operands,
+    shape: Shape,
+    counts: Callable[[Expr], Expr] = lambda k: Const(True, BOOL),
+) -> Tensor:
+    """The product of the first two operands, summed over the k that count."""
+    a, b = tensor(operands, 0), tensor(operands, 1)
     trans_a, trans_b = node.attrs.get("trans_a", 0), node.attrs.get("trans_b", 0)
     n_inner = a.shape[0] if len(a.shape) == 1 else a.shape[-2 if trans_a else -1]
     k = Axis("k", n_inner)
@@ -51,9 +73,10 @@ def _matmul(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
     batch = axes[: len(axes) - n_rows - n_cols]
     left = (k, *rows) if trans_a else (*rows, k)
     right = (*cols, k) if trans_b else (k, *cols)
-    product = product_of(_batched(a, batch, left), _batched(b, batch, right))
-    result = scope.compute("matmul", axes or POINT, Reduce("sum", product, (k,)))
-    return biased(scope, result, bias)
+    first = _batched(a, batch, left)
+    counted = select(counts(k.var), first, Const(0, dtype_of(first)))
+    product = product_of(counted, _batched(b, batch, right))
+    return scope.compute("matmul", axes or POINT, Reduce("sum", product, (k,)))
 
 
 def _matmul_axes(shape: Shape) -> tuple[Axis, ...]:
@@ -203,7 +226,7 @@ def _extents(rw: Rewriter, operands: tuple[tuple[str, str], ...]) -> dict[str, i
     return found
 
 
-def _product_type(rw: Rewriter) -> Types:
+def product_type(rw: Rewriter) -> Types:
     """That of a matrix product, batches broadcast; vectors lose their dimension."""
     a, b = rw.kind(0), rw.kind(1)
     left = a.shape if not rw.attr("trans_a", 0) else (*a.shape[:-2], a.shape[-1], a.shape[-2])
@@ -215,7 +238,7 @@ def _product_type(rw: Rewriter) -> Types:
 
 OPERATORS: Mapping[str, Operator] = {
     "MatMul": Operator(
-        typing=typed(fallback=_product_type),
+        typing=typed(fallback=product_type),
         factors=Factors(
             weight_input=1, channel_axis=-1, n_narrow=2, takes_prologue=True, n_terms=row_length
         ),

@@ -252,6 +252,8 @@ class Trait(Flag):
     """Integers of the result are about as large as those of the operands."""
     LITERALS = auto()
     """A constant of one element becomes part of the computation."""
+    PLACED = auto()
+    """Elements depend on their place along the last dimension."""
     AXIS_MAY_BE_RANK = auto()
     """Attribute `axis` may name the dimension behind the last one."""
 

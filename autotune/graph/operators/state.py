@@ -6,6 +6,10 @@
 No kernel appends: Rows lie in the memory of the buffer, at an address that the caller gives (see
 `graph.storage` and `network.compile.layout`). Rows has the new dimension of its operand in front,
 so that no loop runs over it and another one at once: in the buffer they are not neighbours.
+
+    Below(x, length), SoftmaxBelow(x, length), MatMulBelow(a, b, length)    of the first places
+
+What lies behind the length is not read: their loops end there (see `te.prefixes`).
 """
 
 from __future__ import annotations
@@ -13,22 +17,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autotune.graph.ir import Node, Shape, TensorType
+from autotune.graph.operators.contraction import matmul, product_type, row_length
 from autotune.graph.operators.definition import (
+    Factors,
     Folding,
     Fusion,
     Operands,
     Operator,
     Scope,
+    Trait,
     Types,
     axes_of,
     like_first,
+    read,
     tensor,
     typed,
 )
+from autotune.graph.operators.reductions import fold
 from autotune.graph.rewriter import Rewriter
-from autotune.te.expr import Tensor
+from autotune.te.expr import (
+    INDEX,
+    Const,
+    Expr,
+    Tensor,
+    Var,
+    call,
+    cast,
+    compare,
+    f32,
+    identity,
+    idx,
+    select,
+)
 
-APPEND, ROWS = "autotune.Append", "autotune.Rows"
+APPEND, ROWS, BELOW = "autotune.Append", "autotune.Rows", "autotune.Below"
+SOFTMAX_BELOW, MATMUL_BELOW = "autotune.SoftmaxBelow", "autotune.MatMulBelow"
 
 
 def rows_first(axis: int, rank: int) -> tuple[int, ...]:
@@ -54,6 +77,42 @@ def _rows_type(rw: Rewriter) -> Types:
     return [TensorType(tuple(kind.shape[d] for d in order), kind.dtype)]
 
 
+def _used(operands: Operands, slot: int, place: Expr) -> Expr:
+    """Whether a place is below the length, which is operand `slot`."""
+    return compare("lt", place, cast(INDEX, tensor(operands, slot)[idx(0)]))
+
+
+def _below(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[…, j] = x[…, j] where j is below the length, else 0, which is not computed."""
+    axes, x = axes_of(shape), tensor(operands, 0)
+    used = _used(operands, 1, axes[-1].var)
+    return scope.compute("below", axes, select(used, read(x, axes), Const(0, x.dtype)))
+
+
+def _softmax_below(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """Softmax over the first places of rows; the others are 0."""
+    x, axes = tensor(operands, 0), axes_of(shape)
+    term, last = Var(f"r{axes[-1].name}"), (len(shape) - 1,)
+    used, zero = _used(operands, 1, axes[-1].var), f32(0.0)
+
+    def folded(op: str, y: Tensor) -> Tensor:
+        neutral = identity(op, "float32")
+        return fold(scope, op, y, last, lambda e: select(_used(operands, 1, term), e, neutral))
+
+    powers = call("exp", read(x, axes) - read(folded("max", x), axes))
+    made = scope.compute("exp", axes, select(used, powers, zero))
+    share = 1 / read(folded("sum", made), axes)
+    return scope.compute("softmax", axes, select(used, read(made, axes) * share, zero))
+
+
+def _matmul_below(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[…, m, n] = Σ a[…, m, k] · b[…, k, n] over the k below the length."""
+    return matmul(scope, node, operands, shape, lambda k: _used(operands, 2, k))
+
+
+_KINDS = frozenset(("float32", "int64"))
+"""Elements, and the length."""
+
 OPERATORS: Mapping[str, Operator] = {
     APPEND: Operator(
         fusion=Fusion.VIEW,
@@ -62,4 +121,21 @@ OPERATORS: Mapping[str, Operator] = {
         folding=Folding.NEVER,
     ),
     ROWS: Operator(define=_rows, typing=typed(own=_rows_type), folding=Folding.NEVER),
+    BELOW: Operator(
+        define=_below,
+        fusion=Fusion.ELEMENTWISE,
+        traits=Trait.PLACED,
+        roles=("x", "length"),
+        typing=typed(own=like_first),
+    ),
+    SOFTMAX_BELOW: Operator(
+        define=_softmax_below, roles=("x", "length"), dtypes=_KINDS, typing=typed(own=like_first)
+    ),
+    MATMUL_BELOW: Operator(
+        define=_matmul_below,
+        roles=("x", "weight", "length"),
+        dtypes=_KINDS,
+        factors=Factors(weight_input=1, takes_prologue=True, n_terms=row_length),
+        typing=typed(own=product_type),
+    ),
 }

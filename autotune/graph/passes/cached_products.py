@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from autotune.graph.ir import Node
+from autotune.graph.operators.state import MATMUL_BELOW, SOFTMAX_BELOW
 from autotune.graph.rewriter import Rewriter, Rule
 
 _FEW_ROWS = 16
@@ -26,7 +27,8 @@ def _swaps_last(node: Node | None, rank: int) -> bool:
 def _grouped(rw: Rewriter) -> None:
     """MatMul(x, Reshape(Expand(keys))) -> Reshape(MatMul(Reshape(x), keys))"""
     name, rank = rw.input(1), rw.rank(1)
-    if rank < 3 or rw.rank(0) != rank or rw.input(2) or rw.constants.get(name) is not None:
+    has_bias = rw.node.op == "MatMul" and bool(rw.input(2))
+    if rank < 3 or rw.rank(0) != rank or has_bias or name in rw.constants:
         return
     turned = rw.maker(name, "Transpose")
     if turned is not None and not _swaps_last(turned, rank):
@@ -60,7 +62,8 @@ def _grouped(rw: Rewriter) -> None:
         keys = rw("Transpose", keys, shape=columns, perm=order)
     batch = (*lead, group, *rest)
     rows = rw("Reshape", rw.input(0), shape=(*batch, *left[-2:]))
-    y = rw("MatMul", rows, keys, shape=(*batch, left[-2], rw.type.shape[-1]), **rw.node.attrs)
+    wanted, more = (*batch, left[-2], rw.type.shape[-1]), rw.node.inputs[2:]
+    y = rw(rw.node.op, rows, keys, *more, shape=wanted, **rw.node.attrs)
     rw.result("Reshape", y)
 
 
@@ -73,7 +76,8 @@ def _softmax(rw: Rewriter) -> None:
     source = rw.types[view.inputs[0]].shape
     if len(source) < 2 or source[-1:] != shape[-1:] or rw.maker(view.inputs[0]) is None:
         return
-    rw.result("Reshape", rw("Softmax", view.inputs[0], shape=source, axis=len(source) - 1))
+    more, attrs = rw.node.inputs[1:], {**rw.node.attrs, "axis": len(source) - 1}
+    rw.result("Reshape", rw(rw.node.op, view.inputs[0], *more, shape=source, **attrs))
 
 
 def _in_place(rw: Rewriter) -> None:
@@ -89,6 +93,6 @@ def _in_place(rw: Rewriter) -> None:
     rw.again(rw.input(0), turned.inputs[0], *rw.node.inputs[2:], trans_b=1)
 
 
-GROUPED = Rule("grouped-products", _grouped, {"MatMul"})
-SOFTMAX = Rule("softmax-of-rows", _softmax, {"Softmax"})
+GROUPED = Rule("grouped-products", _grouped, {"MatMul", MATMUL_BELOW})
+SOFTMAX = Rule("softmax-of-rows", _softmax, {"Softmax", SOFTMAX_BELOW})
 IN_PLACE = Rule("products-in-place", _in_place, {"MatMul"})

@@ -62,6 +62,8 @@ def _mover(rw: Rewriter) -> Node | None:
         mover = rw.maker(name, *_MOVERS)
         if mover is None or rw.types[name].shape != shape or not _follows_computation(rw, mover):
             continue
+        if not _keeps_places(rw, mover):
+            continue
         others = [n for n in tensors if n != name]
         if not others and (mover.op == "Reshape" or rw.private(name) is not None):
             return mover
@@ -69,6 +71,14 @@ def _mover(rw: Rewriter) -> Node | None:
         if mover.op == "Reshape" and all(_fits(rw, n, source, shape) for n in others):
             return mover
     return None
+
+
+def _keeps_places(rw: Rewriter, mover: Node) -> bool:
+    """Whether elements may move behind the node."""
+    if Trait.PLACED not in operator_of(rw.node.op).traits:
+        return True
+    lasts = {rw.types[name].shape[-1:] for name in (mover.inputs[0], mover.output)}
+    return mover.op == "Reshape" and len(lasts) == 1
 
 
 def _follows(rw: Rewriter, name: str) -> bool:

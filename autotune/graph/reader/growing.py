@@ -22,7 +22,14 @@ import numpy as np
 from autotune.dtypes import DTYPES
 from autotune.errors import NotCompilable, UnsupportedOperator
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
-from autotune.graph.operators.state import APPEND, ROWS, rows_first
+from autotune.graph.operators.state import (
+    APPEND,
+    BELOW,
+    MATMUL_BELOW,
+    ROWS,
+    SOFTMAX_BELOW,
+    rows_first,
+)
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.shape_inputs import SHAPE_OPERANDS
 from autotune.graph.state import StateInfo
@@ -183,11 +190,13 @@ class Growing:
         if node.op in ("Shape", "Size") or not node.outputs or node.outputs[0] in self._done:
             return None
         constants = self.editor.constants
-        if all(n in constants for n in node.inputs if n):
+        given = [n for n in node.inputs if n]
+        if all(n in constants for n in given) or any(self._kind(n) is None for n in given):
             return None
         self._done.add(node.output)
         rw = Rewriter(node, self.editor)
         self._rewrite(rw)
+        self._done.update(name for made in rw.nodes for name in made.outputs)
         self._follow(node)
         return rw.nodes or None
 
@@ -267,13 +276,20 @@ class Growing:
 
     # --- masks ---
 
-    def _used(self, rw: Rewriter, name: str, axis: int) -> str:
-        """Whether each place of a dimension is used."""
+    def _length(self, rw: Rewriter, name: str, axis: int) -> str:
+        """The number of used places of a dimension."""
         shape, slopes = self.editor.types[name].shape, self.moving(name)
         if slopes[axis] != 1:
             raise rw.refuse(f"a dimension grows by {slopes[axis]} with each place of the state")
+        less = self.growth.capacity - shape[axis]
+        return rw("Sub", self._total, rw.integers(less)) if less else self._total
+
+    def _used(self, rw: Rewriter, name: str, axis: int) -> str:
+        """Whether each place of a dimension is used."""
+        shape = self.editor.types[name].shape
+        length = self._length(rw, name, axis)
         places = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
-        return rw("Less", rw.array(places + (self.growth.capacity - shape[axis])), self._total)
+        return rw("Less", rw.array(places), length)
 
     def _masked(self, rw: Rewriter, name: str, axis: int, fill: float) -> str:
         """A tensor with `fill` at unused places of a dimension."""
@@ -291,7 +307,11 @@ class Growing:
         axis = rw.attr("axis", -1) % max(1, len(slopes))
         if not any(slopes[axis : axis + 1]):
             return False
-        rw.again(self._masked(rw, x, axis, _LOWEST))
+        if axis == len(slopes) - 1 and self.editor.types[x].dtype == "float32":
+            length = self._length(rw, x, axis)
+            rw.result(SOFTMAX_BELOW, rw(BELOW, x, length), length)
+        else:
+            rw.again(self._masked(rw, x, axis, _LOWEST))
         return True
 
     def _reduce(self, rw: Rewriter, operands: Sequence[str]) -> bool:
@@ -316,9 +336,13 @@ class Growing:
 
     def _product(self, rw: Rewriter, operands: Sequence[str]) -> bool:
         x, slopes = operands[0], self.moving(operands[0])
-        if not any(slopes[-1:]) or x in self._zeroed:
+        if not any(slopes[-1:]):
             return False
-        rw.again(self._masked(rw, x, len(slopes) - 1, 0.0), *operands[1:])
+        ranks = [len(self.editor.types[n].shape) for n in operands]
+        if min(ranks) > 1 and self.editor.types[x].dtype == "float32":
+            rw.result(MATMUL_BELOW, *operands, self._length(rw, x, len(slopes) - 1))
+        elif x not in self._zeroed:
+            rw.again(self._masked(rw, x, len(slopes) - 1, 0.0), *operands[1:])
         return True
 
     def _concat(self, rw: Rewriter, operands: Sequence[str]) -> bool:

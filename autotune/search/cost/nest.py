@@ -18,7 +18,7 @@ from autotune.schedule.state import SplitRelation, Stage, State
 from autotune.te.arith import linear
 from autotune.te.dag import Compute
 from autotune.te.evaluate import n_points
-from autotune.te.expr import Expr, Load, Reduce, Select, is_guard, variables, walk
+from autotune.te.expr import Expr, Load, Reduce, Select, is_guard, loads, variables, walk
 
 Array = NDArray[np.float64]
 
@@ -96,7 +96,8 @@ def _share(cond: Expr, op: Compute) -> float:
     """Share of points for which `cond` holds; 1 when there are too many points to count."""
     extents = {a.name: a.extent for a in op.axes + op.reduce_axes if a.name in variables(cond)}
     n = prod(extents.values())
-    return n_points(cond, extents) / n if n <= _MAX_COUNTED else 1.0
+    is_counted = n <= _MAX_COUNTED and not loads(cond)
+    return n_points(cond, extents) / n if is_counted else 1.0
 
 
 def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:
