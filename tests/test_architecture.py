@@ -27,6 +27,7 @@ FLOORS = {
     "target": 0,
     "config": 0,
     "files": 0,
+    "json_schema": 0,
     "machine": 0,
     "pages": 0,
     "platforms": 0,

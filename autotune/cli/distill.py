@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.console import common_options, put, put_path, say, say_note
-from autotune.cli.options import FILE
+from autotune.cli.console import common_options, put, put_json, put_path, say, say_note
+from autotune.cli.options import FILE, format_option
 from autotune.errors import LogMismatch, UsageError
 from autotune.files import require_place, same_file
+
+if TYPE_CHECKING:
+    from autotune.cli.schemas import DistilledOutput
 
 
 @click.command("distill")
@@ -23,8 +27,9 @@ from autotune.files import require_place, same_file
     help="Add the records to a store, for tune, compile and sessions: a folder, or a URL of fsspec "
     "such as s3://BUCKET/PATH.  [AUTOTUNE_STORE, else that of the cache folder]",
 )
+@format_option
 @common_options
-def command(logs: tuple[Path, ...], best: Path | None, store: str | None) -> None:
+def command(logs: tuple[Path, ...], best: Path | None, store: str | None, style: str) -> None:
     """Write a small log with only the best record of every task, CPU and thread count.
 
     Repeated measurements of a schedule count together. The result is a log like any other: it can
@@ -33,10 +38,11 @@ def command(logs: tuple[Path, ...], best: Path | None, store: str | None) -> Non
     """
     from autotune.records import distill, write_log
 
+    done: DistilledOutput = {"log": None, "store": None, "records": 0, "tasks": 0}
     if store is not None:
-        title = _add(logs, store)
+        done = _add(logs, store)
         if best is None:
-            put(title)
+            _put(done, style)
             return
     path = best or logs[0].with_name(f"{logs[0].stem}-best.jsonl")
     if any(same_file(path, log) for log in logs):
@@ -50,11 +56,22 @@ def command(logs: tuple[Path, ...], best: Path | None, store: str | None) -> Non
     if missing:
         say_note(f"{len(missing)} tasks have no valid record; compile takes their default")
     say(f"{len(log.records)} records of {len(log.workloads)} tasks")
-    put_path(path)
+    done = {**done, "log": str(path), "records": len(log.records), "tasks": len(log.workloads)}
+    _put(done, style)
 
 
-def _add(paths: tuple[Path, ...], where: str) -> str:
-    """Add logs to a store, once all of them are read; its path or URL."""
+def _put(done: DistilledOutput, style: str) -> None:
+    """All of it, or where the records are."""
+    if style == "json":
+        put_json(done)
+    elif done["log"] is not None:
+        put_path(Path(done["log"]))
+    else:
+        put(str(done["store"]))
+
+
+def _add(paths: tuple[Path, ...], where: str) -> DistilledOutput:
+    """Add logs to a store, once all of them are read."""
     from autotune.records import read_log
     from autotune.records.store import store_to_write
 
@@ -65,4 +82,5 @@ def _add(paths: tuple[Path, ...], where: str) -> str:
     store = store_to_write(where or None)
     n_added = sum(map(store.add, logs))
     say(f"{n_added} entries of {len(tasks)} tasks added to the store {store.title}")
-    return store.title
+    n_records = sum(r.result.ok for log in logs for r in log.records)
+    return {"log": None, "store": store.title, "records": n_records, "tasks": len(tasks)}

@@ -30,6 +30,7 @@ EXAMPLES = {
     "explain": ("model.jsonl --task 3", "model.jsonl --task 3 --stage asm"),
     "info": ("", "--no-measure --format json"),
     "report": ("model.jsonl -o report.html", "model.jsonl --format md"),
+    "schema": ("bench", ""),
     "worker": ("dask://scheduler:8786", "dask://scheduler:8786 --runner 'ssh board'"),
 }
 """By the names of commands: what may follow them."""

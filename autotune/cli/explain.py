@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.console import columns, common_options, put, say_note
+from autotune.cli.console import columns, common_options, put, put_json, say_note
 from autotune.cli.models import find_task
-from autotune.cli.options import FILE, Parsed
+from autotune.cli.options import FILE, Parsed, format_option
 from autotune.cli.stages import STAGES, loopir_text
 from autotune.errors import LogMismatch, UsageError
 from autotune.te.dag import shape_text
 from autotune.units import format_flops, format_seconds, gflops
 
 if TYPE_CHECKING:
+    from autotune.cli.schemas import BestOutput
     from autotune.records import Log, MeasureRecord
     from autotune.schedule.steps import Steps
     from autotune.target import Target
@@ -39,9 +40,15 @@ def _stage(value: str) -> tuple[str, str]:
 @click.option("--stage", type=Parsed("stage", _stage), help="Print this stage, nothing else.")
 @click.option("--target", help="Key of a CPU, of those in the log.  [this one, else the first]")
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
+@format_option
 @common_options
 def command(
-    log_path: Path, task: str, stage: tuple[str, str] | None, target: str | None, verify: bool
+    log_path: Path,
+    task: str,
+    stage: tuple[str, str] | None,
+    target: str | None,
+    verify: bool,
+    style: str,
 ) -> None:
     """Show the best program of a task in LOG.
 
@@ -67,12 +74,38 @@ def command(
         from autotune.loopir.lower import lower
 
         lower(dag, steps, verify=True)
+    if style == "json":
+        shown = [stage] if stage else [("te", ""), ("schedule", "")]
+        put_json(
+            {
+                "key": key,
+                "subgraph": log.workloads[key].label,
+                "flops": dag.flops,
+                "measured": len(records),
+                "valid": sum(r.result.ok for r in records),
+                "best": None if best is None else _best_json(dag, best),
+                "stages": {":".join(filter(None, s)): _text(s, dag, steps, machine) for s in shown},
+            }
+        )
+        return
     if stage is not None:
         put(_text(stage, dag, steps, machine).rstrip("\n"))
         return
     put(_overview(log, key, records, best))
     for name in ("te", "schedule"):
         put(f"\n# {name}\n{STAGES[name](dag, steps, machine)}")
+
+
+def _best_json(dag: ComputeDAG, best: MeasureRecord) -> BestOutput:
+    return {
+        "latency_s": best.result.latency_s,
+        "gflops": gflops(dag.flops, best.result.latency_s),
+        "max_error": best.result.max_error,
+        "target": best.target_key,
+        "threads": best.n_threads,
+        "sketch": best.sketch,
+        "record": best.sequence,
+    }
 
 
 def _cpu(log: Log, asked: str | None) -> str | None:

@@ -36,6 +36,7 @@ _COMMANDS = {
     "store": "List, merge, prune and verify a store of records.",
     "explain": "Show the best program of a task, stage by stage.",
     "info": "Describe this machine, and what makes its timings steadier.",
+    "schema": "Print the JSON Schema of what a command writes.",
     "report": "Show what a search found: a page with plots, or Markdown.",
 }
 

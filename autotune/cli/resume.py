@@ -11,6 +11,7 @@ from autotune.cli.console import common_options, say, say_note
 from autotune.cli.options import (
     FILE,
     events_option,
+    format_option,
     max_error_option,
     store_option,
     time_option,
@@ -27,8 +28,9 @@ from autotune.cli.options import (
 @warm_start_option
 @store_option
 @events_option
+@format_option
 @common_options
-def command(log_path: Path, events: str | None, **given: Any) -> int:
+def command(log_path: Path, events: str | None, style: str, **given: Any) -> int:
     """Go on with the session of LOG: same model, settings and seed, nothing measured twice.
 
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.
@@ -43,4 +45,4 @@ def command(log_path: Path, events: str | None, **given: Any) -> int:
             say_note(text)
         if events is None:
             say(f"{log_path}: {len(session.log.records)} measurements taken over")
-        return run_session(session, events)
+        return run_session(session, events, style)

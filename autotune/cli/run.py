@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.cli.arrays import Arrays, largest_inputs, read_inputs, write_npz
-from autotune.cli.console import columns, common_options, put, put_path, say, say_note
+from autotune.cli.console import columns, common_options, put, put_json, put_path, say, say_note
 from autotune.cli.models import say_random_weights
-from autotune.cli.options import FILE, THREADS, input_option
+from autotune.cli.options import FILE, THREADS, format_option, input_option
 from autotune.files import require_place
 from autotune.units import format_shape
 
 if TYPE_CHECKING:
+    from autotune.cli.schemas import TensorOutput
     from autotune.network.runtime.runtime import Model
 
 
@@ -25,9 +27,14 @@ if TYPE_CHECKING:
 @input_option
 @click.option("-o", "--output", type=FILE, help="Write the outputs to this .npz file.")
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as compiled]")
+@format_option
 @common_options
 def command(
-    artifact: Path, files: tuple[tuple[str, Path], ...], output: Path | None, threads: int | None
+    artifact: Path,
+    files: tuple[tuple[str, Path], ...],
+    output: Path | None,
+    threads: int | None,
+    style: str,
 ) -> None:
     """Run OUT, a file that `autotune compile` wrote.
 
@@ -45,6 +52,11 @@ def command(
     if output is not None:
         write_npz(output, outputs)
         say(f"{len(outputs)} outputs")
+    if style == "json":
+        found = [_facts(name, array) for name, array in outputs.items()]
+        put_json({"outputs": found, "file": str(output) if output else None})
+        return
+    if output is not None:
         put_path(output)
         return
     put(
@@ -63,11 +75,26 @@ def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
     return random_inputs(model.input_info)
 
 
+def _facts(name: str, array: NDArray[Any]) -> TensorOutput:
+    """An output for scripts."""
+    if array.dtype == object:
+        return {"name": name, "shape": list(array.shape), "dtype": "string"}
+    least, mean, most = (x if math.isfinite(x) else None for x in _numbers(array))
+    found: TensorOutput = {"name": name, "shape": list(array.shape), "dtype": str(array.dtype)}
+    return {**found, "min": least, "mean": mean, "max": most}
+
+
+def _numbers(array: NDArray[Any]) -> tuple[float, float, float]:
+    """Least, mean and largest element; NaN of an empty array."""
+    wide = array if array.dtype.itemsize > 2 else array.astype(np.float32)
+    if not array.size:
+        return math.nan, math.nan, math.nan
+    return float(wide.min()), float(wide.mean()), float(wide.max())
+
+
 def _row(item: tuple[str, NDArray[Any]]) -> tuple[str, ...]:
     name, array = item
     shape = format_shape(array.shape)
     if array.dtype == object:
         return name, shape, "string", "", "", ""
-    wide = array if array.dtype.itemsize > 2 else array.astype(np.float32)
-    numbers = (wide.min(), wide.mean(), wide.max()) if array.size else ()
-    return name, shape, str(array.dtype), *(f"{float(x):.6g}" for x in numbers or ("nan",) * 3)
+    return name, shape, str(array.dtype), *(f"{x:.6g}" for x in _numbers(array))

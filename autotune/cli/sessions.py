@@ -9,18 +9,29 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from autotune.api.tune.session import OpenSession
 from autotune.api.tune.several import SeveralTunings
 from autotune.api.tune.tune_result import require_valid
 from autotune.api.tune.tuning import Tuning
-from autotune.cli.console import invocation, put_path, say, say_late_note, say_note
+from autotune.cli.console import invocation, put_json, put_path, say, say_late_note, say_note
 from autotune.cli.progress import JsonLines
 from autotune.cli.signals import ENDS, end_now, exit_code, handled
 from autotune.display.lines import summary_lines
 from autotune.display.renderers import Plain, Renderer, table_on_stderr
 from autotune.errors import ExitCode
-from autotune.tuner import NoiseNoticed, SessionFinished, StopReason, of_target
+from autotune.tuner import (
+    NoiseNoticed,
+    OfTarget,
+    SessionFinished,
+    StopReason,
+    event_to_json,
+    of_target,
+)
+
+if TYPE_CHECKING:
+    from autotune.cli.schemas import SessionOutput
 
 
 @dataclass(slots=True)
@@ -50,8 +61,11 @@ class StopFlag:
                 say("\nfinishing the current measurement; once more to stop at once")
 
 
-def run_session(session: OpenSession, events: str | None) -> int:
-    """Run `session` and show its events; returns the exit code."""
+def run_session(session: OpenSession, events: str | None, style: str = "text") -> int:
+    """Run `session` and show its events; returns the exit code.
+
+    On stdout: the `events` alone, or the path of the log, with `style` "json" its runs as well.
+    """
     path = session.journal.path
     stop = StopFlag(path)
     tuning = session.start(stop, say_note)
@@ -60,7 +74,16 @@ def run_session(session: OpenSession, events: str | None) -> int:
     renderer = make_renderer(events, stop)
     with stop.installed():
         finished = _show(tuning, renderer)
+    if events is None and style == "json":
+        put_json(_session_json(path, finished))
+    elif events is None:
+        put_path(path)
     return _conclude(finished, path, stop, quiet=events is not None)
+
+
+def _session_json(path: Path, found: dict[str, SessionFinished]) -> SessionOutput:
+    runs = [event_to_json(OfTarget(key, e) if key else e) for key, e in found.items()]
+    return {"log": str(path), "runs": runs}
 
 
 def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
@@ -97,8 +120,6 @@ def _conclude(found: dict[str, SessionFinished], path: Path, stop: StopFlag, qui
         if finished.untried:
             n = len(finished.untried)
             say_late_note(f"{n} tasks were not reached; compile takes their default")
-    if not quiet:
-        put_path(path)
     if any(finished.reason is StopReason.INTERRUPTED for finished in found.values()):
         number = stop.number or signal.SIGINT
         say(f"{ENDS[signal.Signals(number)]}; go on with: autotune resume {path}")

@@ -65,8 +65,9 @@ def list_command(where: str | None, target: str | None, style: str) -> None:
 @command.command("merge")
 @click.argument("others", nargs=-1, metavar="[DIR|URL]...")
 @_place_option
+@format_option
 @common_options
-def merge_command(others: tuple[str, ...], where: str | None) -> None:
+def merge_command(others: tuple[str, ...], where: str | None, style: str) -> None:
     """Take in what OTHERS hold, then write one entry in the place of several of a task.
 
     Others are read, never changed.
@@ -78,7 +79,10 @@ def merge_command(others: tuple[str, ...], where: str | None) -> None:
     n_taken = sum(map(store.take, sources))
     n_fewer = store.merge()
     say(f"{n_taken} entries taken in; {n_fewer} fewer after merging")
-    put(store.title)
+    if style == "json":
+        put_json({"store": store.title, "taken": n_taken, "fewer": n_fewer})
+    else:
+        put(store.title)
 
 
 @command.command("prune")
@@ -87,9 +91,15 @@ def merge_command(others: tuple[str, ...], where: str | None) -> None:
 @click.option("--older", "age_s", type=DURATION, help="Of which no run began since, such as 90d.")
 @click.option("--damaged", is_flag=True, help="Files that `verify` finds damaged.")
 @click.option("--dry-run", is_flag=True, help="Print their names; remove nothing.")
+@format_option
 @common_options
 def prune_command(
-    where: str | None, target: str | None, age_s: float | None, damaged: bool, dry_run: bool
+    where: str | None,
+    target: str | None,
+    age_s: float | None,
+    damaged: bool,
+    dry_run: bool,
+    style: str,
 ) -> None:
     """Remove entries: of --target, those that are --older, or both; and what is --damaged."""
     if target is None and age_s is None and not damaged:
@@ -102,7 +112,9 @@ def prune_command(
         old = _is_older(now.timestamp() - age_s) if age_s is not None else _always
         chosen = (n for n, log in found.logs.items() if _is_of(n, target) and old(log))
         paths += [name.path for name in chosen]
-    for path in paths:
+    if style == "json":
+        put_json({"store": store.title, "entries": paths, "removed": not dry_run})
+    for path in paths if style == "text" else ():
         put(path)
     if not dry_run:
         store.remove(paths)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.console import columns, common_options, put, put_path
-from autotune.cli.options import FILE, TargetName
+from autotune.cli.console import columns, common_options, put, put_json, put_path
+from autotune.cli.options import FILE, TargetName, format_option
 from autotune.errors import UsageError
 from autotune.files import replacing, require_place
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
+    from autotune.cli.schemas import TargetNameOutput
     from autotune.measure.protocols import Device
 
 
@@ -27,16 +28,25 @@ if TYPE_CHECKING:
     metavar="COMMAND",
     help="Describe the machine behind this command, of the CPU NAME: 'ssh BOARD', 'adb shell'.",
 )
+@format_option
 @common_options
 def command(
-    name: str | None, output: Path | None, is_list: bool, measure: bool, runner: str | None
+    name: str | None,
+    output: Path | None,
+    is_list: bool,
+    measure: bool,
+    runner: str | None,
+    style: str,
 ) -> None:
-    """Describe the CPU NAME as JSON, without it this one.
+    """Describe the CPU NAME as JSON, without it this one. --format is for --list.
 
     Another machine compiles for this one by the file: `compile MODEL --target-file FILE`.
     """
     from autotune.target import runs_here, target_text
 
+    if is_list and style == "json":
+        put_json(_names_json())
+        return
     if is_list:
         put(_names_text())
         return
@@ -66,6 +76,24 @@ def _names_text() -> str:
         rows.append((name, also, str(target.vector_bits), *sizes, forms))
     head = ("name", "is", "bits", "L2", "L3", "multiply-adds")
     return columns(head, rows, right=("bits", "L2", "L3"))
+
+
+def _names_json() -> list[TargetNameOutput]:
+    """The list for scripts."""
+    from autotune.target import parse_target, target_names
+
+    found = [(name, parse_target(name)) for name in target_names()]
+    return [
+        {
+            "name": name,
+            "cpu": target.cpu,
+            "vector_bits": target.vector_bits,
+            "l2_bytes": target.l2_bytes,
+            "l3_bytes": target.l3_bytes,
+            "forms": [form.name for form in target.isa.forms],
+        }
+        for name, target in found
+    ]
 
 
 def _device(name: str, runner: str | None) -> Device:

@@ -29,6 +29,7 @@ from autotune.units import format_duration, format_flops, format_shapes
 
 if TYPE_CHECKING:
     from autotune.api.bindings import Variant
+    from autotune.cli.schemas import SettingOutput, TaskOutput, ZerosOutput
     from autotune.config import Resolved
     from autotune.graph.network import Network
     from autotune.graph.sparse import Zeros
@@ -93,7 +94,7 @@ def command(
         if bound.model.random_weights:
             say_random_weights(bound.path.name)
     if style == "json":
-        put_json(_tasks_json(networks, found, dag, others))
+        put_json(tasks_json(networks, found, others, dag))
         return
     put(task_texts(networks, found, others))
     networks = _in_order(networks, others)
@@ -190,7 +191,7 @@ def _replaced(network: Network, key: str, ids: Mapping[str, int]) -> list[int]:
     return [ids[part] for part in network.parts.get(key, ())]
 
 
-def _zeros_json(zeros: Zeros | None) -> dict[str, Any] | None:
+def _zeros_json(zeros: Zeros | None) -> ZerosOutput | None:
     if zeros is None:
         return None
     block = None if zeros.block is None else list(zeros.block)
@@ -209,6 +210,12 @@ def settings_text(resolved: Resolved) -> str:
     return columns(("setting", "value", "from"), rows)
 
 
+def settings_json(resolved: Resolved) -> list[SettingOutput]:
+    """The same for scripts."""
+    values = to_json(resolved.config)
+    return [{"name": n, "value": v, "from": resolved.sources[n]} for n, v in values.items()]
+
+
 def _setting(name: str, value: Any) -> str:
     if value is None:
         return "no limit"
@@ -221,29 +228,30 @@ def _setting(name: str, value: Any) -> str:
     return format_duration(value) if name.endswith("_s") else str(value)
 
 
-def _tasks_json(
+def tasks_json(
     networks: Sequence[Network],
     variants: Sequence[Variant],
-    with_dag: bool,
     others: Sequence[Sequence[Network]] = (),
-) -> list[dict[str, Any]]:
+    with_dag: bool = False,
+) -> list[TaskOutput]:
     """An object for every task, for every variant; with its shapes where there are several."""
-    ids, found = _ids(_in_order(networks, others)), []
+    ids = _ids(_in_order(networks, others))
+    found: list[TaskOutput] = []
     for several in (networks, *others):
         for network, variant in zip(several, variants, strict=True):
             shapes = {name: list(shape) for name, shape in variant.shapes.items()}
-            more = {"shapes": shapes, "share": variant.share} if len(variants) > 1 else {}
-            found += [_task_json(network, key, with_dag, ids) | more for key in network.weights]
+            for key in network.weights:
+                found.append(_task_json(network, key, with_dag, ids))
+                if len(variants) > 1:
+                    found[-1] |= {"shapes": shapes, "share": variant.share}
     return found
 
 
-def _task_json(
-    network: Network, key: str, with_dag: bool, ids: Mapping[str, int]
-) -> dict[str, Any]:
+def _task_json(network: Network, key: str, with_dag: bool, ids: Mapping[str, int]) -> TaskOutput:
     from autotune.te.products import precision_of
 
     dag = network.tasks[key]
-    data = {
+    data: TaskOutput = {
         "id": ids[key],
         "weight": network.weights[key],
         "subgraph": network.labels[key],
@@ -257,4 +265,6 @@ def _task_json(
         "bytes": dag.n_bytes,
         "key": key,
     }
-    return data | ({"dag": str(dag)} if with_dag else {})
+    if with_dag:
+        data["dag"] = str(dag)
+    return data

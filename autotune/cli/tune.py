@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.console import common_options, put, say, say_more, say_note
+from autotune.cli.console import common_options, put, put_json, say, say_more, say_note
 from autotune.cli.options import (
     FILE,
     SEED,
@@ -21,6 +21,7 @@ from autotune.cli.options import (
     events_option,
     exactness_options,
     fallback_option,
+    format_option,
     operators_option,
     rules_option,
     runner_option,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Show tasks and settings; measure nothing.")
 @events_option
+@format_option
 @common_options
 def command(
     model: Path | None,
@@ -76,6 +78,7 @@ def command(
     resume_or_start: bool,
     dry_run: bool,
     events: str | None,
+    style: str,
     **options: Any,
 ) -> int:
     """Search for the fastest program of every part of MODEL, and log every measurement.
@@ -112,8 +115,12 @@ def command(
     title = network.name if task else Path(prepared.source).name
     if network.random_weights:
         say_random_weights(title)
-    from autotune.cli.tasks import settings_text, task_texts
+    from autotune.cli.tasks import settings_json, settings_text, task_texts, tasks_json
 
+    if dry_run and style == "json":
+        found = tasks_json(prepared.networks, prepared.variants, prepared.others)
+        put_json({"tasks": found, "settings": settings_json(settings)})
+        return 0
     if dry_run:
         put(task_texts(prepared.networks, prepared.variants, prepared.others))
         put("")
@@ -129,7 +136,7 @@ def command(
                 f"{_threads_text(session.header)}, seed {prepared.config.seed}, "
                 f"log {session.journal.path}"
             )
-        return run_session(session, events)
+        return run_session(session, events, style)
 
 
 def _traced(settings: Resolved) -> Resolved:

@@ -175,8 +175,14 @@ def event_to_json(event: Event) -> dict[str, Any]:
     """
     if isinstance(event, OfTarget):
         return event_to_json(event.event) | {"target": event.target}
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
-    return {"event": name} | {f.name: _plain(getattr(event, f.name)) for f in fields(event)}
+    return {"event": event_name(type(event))} | {
+        f.name: _plain(getattr(event, f.name)) for f in fields(event)
+    }
+
+
+def event_name(kind: type) -> str:
+    """`batch_measured`: of an event in JSON."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def _plain(value: Any) -> Any:
