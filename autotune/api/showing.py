@@ -29,7 +29,9 @@ def showing(show: Show) -> Iterator[Callable[[Event], None]]:
     elif show == "nothing":
         yield lambda event: None
     elif show in _WORDS:
-        with _rendered(show == "table" or (show == "auto" and sys.stderr.isatty())) as tell:
+        from autotune.display.renderers import is_screen
+
+        with _rendered(show == "table" or (show == "auto" and is_screen())) as tell:
             yield tell
     else:
         raise UsageError(
@@ -50,6 +52,7 @@ def _rendered(is_table: bool) -> Iterator[Callable[[Event], None]]:
         renderer.show(event)
         target, own = of_target(event)
         if isinstance(own, NoiseNoticed):
+            renderer.note(str(own.noise))
             last.append(f"note: {own.noise}")
         if isinstance(own, SessionFinished):
             last.extend([f"{target}:"] if target else [])

@@ -18,6 +18,7 @@ from autotune.cli.console import (
     say,
     say_late_note,
     say_note,
+    stage,
 )
 from autotune.cli.models import is_onnx, say_random_weights
 from autotune.cli.options import (
@@ -34,7 +35,7 @@ from autotune.codec import to_json
 from autotune.config import AUTO
 from autotune.errors import TooSlow, UsageError
 from autotune.files import require_place
-from autotune.units import format_seconds, format_shapes
+from autotune.units import format_duration, format_seconds, format_shapes
 
 if TYPE_CHECKING:
     from autotune.network.bench.bench import BenchResult
@@ -141,12 +142,13 @@ def command(
     for variant in variants:
         if len(compiled.variants) > 1 and style == "text":
             put(f"{format_shapes({end.name: end.shape for end in variant.input_info})}:")
-        if per_task:
-            results.append(_profile(variant, None if is_model else log_path, time_s))
-        elif callers is not None:
-            results.append(bench(variant, names, model, time_s, callers=callers, inputs=inputs))
-        else:
-            results.append(bench(variant, names, model, time_s, inputs=inputs))
+        with stage(f"measuring for {format_duration(time_s)} a side"):
+            if per_task:
+                results.append(_profile(variant, None if is_model else log_path, time_s))
+            elif callers is not None:
+                results.append(bench(variant, names, model, time_s, callers=callers, inputs=inputs))
+            else:
+                results.append(bench(variant, names, model, time_s, inputs=inputs))
         _put_text(results[-1], style)
     if save is not None:
         save_bench(save, compiled, None if is_model else source, inputs)
@@ -218,7 +220,8 @@ def _compare(
     """Print how `compiled` compares with `base`. Raises TooSlow above the limit."""
     from autotune.api.compile.gating import compare_bench, provenance
 
-    found = compare_bench(compiled, base, limit, time_s, inputs)
+    with stage("measuring in turns"):
+        found = compare_bench(compiled, base, limit, time_s, inputs)
     if not all(v.in_turns for v in found.values()):
         say_note(
             f"the artifact of {base} is gone: its figures are compared, relative to the clock; "

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from autotune.api.sources import model_bytes, model_files, model_path
-from autotune.cli.console import common_options, counting, put_json, put_path, say, say_note
+from autotune.cli.console import (
+    common_options,
+    counting,
+    put_json,
+    put_path,
+    say,
+    say_note,
+    stage,
+)
 from autotune.cli.models import (
     read_workload,
     say_random_weights,
@@ -124,7 +132,8 @@ def command(
     path = output or Path(f"{source.stem}.atn")
     inputs = [*model_files(source), *([log] if log else []), *(file for _, file in check_files)]
     require_place(path, n_bytes=model_bytes(source), inputs=inputs)
-    sources = chosen.sources()
+    with stage(f"reading {source.name}"):
+        sources = chosen.sources()
     networks = sources.wholes
     if chosen.bound.model.random_weights:
         say_random_weights(source.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from autotune.cli.streams import silence
+from autotune.cli.waiting import Waiting, has_colours, is_screen
 from autotune.cli.wording import as_options
 from autotune.errors import NoteForbidden, OutputError
 
@@ -34,12 +34,22 @@ class Invocation:
     begun_s: float = field(default_factory=time.monotonic)
     late_notes: list[str] = field(default_factory=list)
 
+    waiting: Waiting = field(default_factory=lambda: Waiting(sys.stderr.isatty(), is_screen()))
+    """The line that tells of work while nothing else is said."""
+
 
 def invocation() -> Invocation:
     """The settings of the command that runs in this thread; the usual ones outside of any."""
     context = click.get_current_context(silent=True)
     found = context.find_object(Invocation) if context else None
-    return found or Invocation()
+    return found or Invocation(waiting=Waiting(False))
+
+
+@contextmanager
+def stage(text: str) -> Iterator[None]:
+    """Work that takes long may be inside: a terminal then says `text`."""
+    with invocation().waiting.stage(text):
+        yield
 
 
 def say(text: str) -> None:
@@ -61,7 +71,8 @@ def say_more(text: str) -> None:
 
 
 def _tell(text: str) -> None:
-    click.echo(as_options(text), err=True)
+    invocation().waiting.pause()
+    click.echo(as_options(text), err=True, color=has_colours())
 
 
 def say_error(message: str, hint: str = "") -> None:
@@ -77,24 +88,35 @@ def _line(text: str) -> str:
 
 
 def _styled(text: str, colour: str) -> str:
-    return text if "NO_COLOR" in os.environ else click.style(text, fg=colour, bold=True)
+    return click.style(text, fg=colour, bold=True) if has_colours() else text
 
 
-def say_note(message: str) -> None:
-    """Something worth knowing that is no failure. Raises NoteForbidden with --strict."""
+def note_text(message: str) -> str:
+    """A note as one line."""
+    return f"{_styled('note:', 'yellow')} {message}"
+
+
+def say_note(message: str, is_shown: bool = False) -> None:
+    """Something worth knowing that is no failure. Raises NoteForbidden with --strict.
+
+    `is_shown`: a display tells it.
+    """
     if invocation().strict:
         raise NoteForbidden(message, "without --strict this is a note")
-    say(f"{_styled('note:', 'yellow')} {message}")
+    if not is_shown:
+        say(note_text(message))
 
 
-def say_late_note(message: str) -> None:
+def say_late_note(message: str, is_shown: bool = False) -> None:
     """A note about figures that exist: with --strict they are written, and the command fails."""
-    say(f"{_styled('note:', 'yellow')} {message}")
+    if not is_shown:
+        say(note_text(message))
     invocation().late_notes.append(message)
 
 
 def put(text: str) -> None:
     """Write data. Raises OutputError where stdout does not take it."""
+    invocation().waiting.pause()
     try:
         click.echo(text)
     except BrokenPipeError:
@@ -130,14 +152,13 @@ def json_text(data: Any, indent: int | None = None) -> str:
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     """Progress of long work: for a person a line that changes, for a log one now and then."""
-    if invocation().quiet:
+    state = invocation()
+    if state.quiet:
         yield lambda n, total: None
         return
-    if sys.stderr.isatty():
-        from rich.console import Console
-
-        with Console(stderr=True).status(what) as status:
-            yield lambda n, total: status.update(f"{what}: {n} of {total}")
+    if state.waiting.is_on:
+        with state.waiting.stage(what) as say_now:
+            yield lambda n, total: say_now(f"{what}: {n} of {total}")
         return
     said_s = time.monotonic()
 
@@ -189,4 +210,6 @@ _COMMON = {
 
 def _remember(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
-        setattr(context.ensure_object(Invocation), parameter.name or "", True)
+        state = context.ensure_object(Invocation)
+        setattr(state, parameter.name or "", True)
+        state.waiting.is_on &= not state.quiet

@@ -98,7 +98,9 @@ def run(arguments: Sequence[str]) -> int:
     state = Invocation()
     try:
         require_x86()
-        result = app.main(list(arguments), prog_name="autotune", standalone_mode=False, obj=state)
+        name = next((a for a in arguments if a in _COMMANDS), "autotune")
+        with state.waiting, state.waiting.stage(name):
+            result = app.main([*arguments], prog_name="autotune", standalone_mode=False, obj=state)
         return _ended(result if isinstance(result, int) else ExitCode.OK, state)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         if state.debug and not isinstance(error, click.exceptions.Exit | SystemExit):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
-from autotune.cli.console import common_options, say, say_note
+from autotune.cli.console import common_options, say, say_note, stage
 from autotune.cli.options import (
     FILE,
     events_option,
@@ -40,7 +41,9 @@ def command(log_path: Path, events: str | None, style: str, **given: Any) -> int
     from autotune.api.tune.session import reopen
     from autotune.cli.sessions import run_session
 
-    with reopen(ResumeRequest(log_path, **given)) as session:
+    with ExitStack() as stack:
+        with stage(f"reading {log_path.name}"):
+            session = stack.enter_context(reopen(ResumeRequest(log_path, **given)))
         for text in session.notes:
             say_note(text)
         if events is None:

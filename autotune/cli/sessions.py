@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
-from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -15,9 +15,19 @@ from autotune.api.tune.session import OpenSession
 from autotune.api.tune.several import SeveralTunings
 from autotune.api.tune.tune_result import require_valid
 from autotune.api.tune.tuning import Tuning
-from autotune.cli.console import invocation, put_json, put_path, say, say_late_note, say_note
+from autotune.cli.console import (
+    invocation,
+    note_text,
+    put_json,
+    put_path,
+    say,
+    say_late_note,
+    say_note,
+    stage,
+)
 from autotune.cli.progress import JsonLines
 from autotune.cli.signals import ENDS, end_now, exit_code, handled
+from autotune.cli.waiting import is_screen
 from autotune.display.lines import summary_lines
 from autotune.display.renderers import Plain, Renderer, table_on_stderr
 from autotune.errors import ExitCode
@@ -61,6 +71,32 @@ class StopFlag:
                 say("\nfinishing the current measurement; once more to stop at once")
 
 
+@dataclass(slots=True)
+class Notes:
+    """Notes of a session: shown at once, and again below its summary."""
+
+    texts: list[str] = field(default_factory=list)
+    renderer: Renderer | None = None
+
+    def __call__(self, text: str) -> None:
+        """Take a note."""
+        say_note(text, self._take(text))
+
+    def late(self, text: str) -> None:
+        """Take a note about figures that exist."""
+        say_late_note(text, self._take(text))
+
+    def _take(self, text: str) -> bool:
+        self.texts.append(text)
+        return self.renderer is not None and self.renderer.note(text)
+
+    def show_in(self, renderer: Renderer) -> None:
+        """From now on notes are shown there, where it does so; so are those up to now."""
+        self.renderer = renderer
+        for text in self.texts:
+            renderer.note(text)
+
+
 def run_session(session: OpenSession, events: str | None, style: str = "text") -> int:
     """Run `session` and show its events; returns the exit code.
 
@@ -68,17 +104,21 @@ def run_session(session: OpenSession, events: str | None, style: str = "text") -
     """
     path = session.journal.path
     stop = StopFlag(path)
-    tuning = session.start(stop, say_note)
+    notes = Notes()
+    with stage("measuring peak rates, learning from earlier logs"):
+        tuning = session.start(stop, notes)
     if (session.config.warm_start or tuning.warm.n_records) and events is None:
         say(str(tuning.warm))
     renderer = make_renderer(events, stop)
-    with stop.installed():
-        finished = _show(tuning, renderer)
+    notes.show_in(renderer)
+    with stop.installed(), invocation().waiting.held() if stop.is_shown else nullcontext():
+        finished = _show(tuning, renderer, notes)
     if events is None and style == "json":
         put_json(_session_json(path, finished))
     elif events is None:
         put_path(path)
-    return _conclude(finished, path, stop, quiet=events is not None)
+    said = () if events is not None else notes.texts
+    return _conclude(finished, path, stop, said, quiet=events is not None)
 
 
 def _session_json(path: Path, found: dict[str, SessionFinished]) -> SessionOutput:
@@ -92,13 +132,15 @@ def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
         return JsonLines()
     if invocation().quiet:
         return Renderer()
-    if sys.stderr.isatty():
+    if is_screen():
         stop.is_shown = True
         return table_on_stderr(time.monotonic, stop)
     return Plain(say)
 
 
-def _show(tuning: Tuning | SeveralTunings, renderer: Renderer) -> dict[str, SessionFinished]:
+def _show(
+    tuning: Tuning | SeveralTunings, renderer: Renderer, notes: Notes
+) -> dict[str, SessionFinished]:
     """The last event of each run, by the key of its CPU; "" where there is one run."""
     finished: dict[str, SessionFinished] = {}
     with renderer, closing(tuning.events()) as events:
@@ -106,13 +148,19 @@ def _show(tuning: Tuning | SeveralTunings, renderer: Renderer) -> dict[str, Sess
             renderer.show(event)
             target, own = of_target(event)
             if isinstance(own, NoiseNoticed):
-                say_late_note(str(own.noise))
+                notes.late(str(own.noise))
             if isinstance(own, SessionFinished):
                 finished[target] = own
     return finished
 
 
-def _conclude(found: dict[str, SessionFinished], path: Path, stop: StopFlag, quiet: bool) -> int:
+def _conclude(
+    found: dict[str, SessionFinished],
+    path: Path,
+    stop: StopFlag,
+    notes: Sequence[str],
+    quiet: bool,
+) -> int:
     for target, finished in found.items():
         if not quiet:
             for line in [*([f"{target}:"] if target else []), *summary_lines(finished)]:
@@ -120,6 +168,8 @@ def _conclude(found: dict[str, SessionFinished], path: Path, stop: StopFlag, qui
         if finished.untried:
             n = len(finished.untried)
             say_late_note(f"{n} tasks were not reached; compile takes their default")
+    for note in notes:
+        say(note_text(note))
     if any(finished.reason is StopReason.INTERRUPTED for finished in found.values()):
         number = stop.number or signal.SIGINT
         say(f"{ENDS[signal.Signals(number)]}; go on with: autotune resume {path}")

@@ -20,7 +20,7 @@ ENDS = {
     signal.SIGTERM: "terminated",
 }
 _SHELL_BASE = 128  # shells add it to the number of a signal
-_SHOW_CURSOR = "\r\x1b[?25h"
+_SHOW_CURSOR = "\r\x1b[K\x1b[?25h"
 
 
 def exit_code(number: int) -> int:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.console import common_options, put, put_json, say, say_more, say_note
+from autotune.cli.console import (
+    common_options,
+    put,
+    put_json,
+    say,
+    say_more,
+    say_note,
+    stage,
+)
 from autotune.cli.options import (
     FILE,
     SEED,
@@ -108,7 +116,8 @@ def command(
     if task is not None:
         prepared = prepare_network(task.network(), settings.config, place, source=task.source)
     else:
-        prepared = prepare(request, settings.config, place)
+        with stage("reading the model"):
+            prepared = prepare(request, settings.config, place)
         for text in prepared.notes:
             say_note(text)
     network = prepared.network

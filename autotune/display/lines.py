@@ -27,6 +27,10 @@ from autotune.units import format_duration, format_seconds
 _MAX_ROWS = 30
 _LEAST_WIDTH = 20  # of a terminal on which a table says anything
 _MORE_LINES = 2  # the head of the table, and how many tasks are not in it
+_MOST_NOTES = 3
+_LEGEND_FROM = 16  # lines of a terminal
+_BAR = 30
+LEGEND = "Σ: of all calls, an estimate; % bound: least possible time by peak rates / best"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,13 @@ _COLUMNS = (
 def display(view: View, elapsed_s: float, width: int, height: int) -> RenderableType:
     """The status, then as many of the heaviest tasks as fit below it; no line is wrapped."""
     status = [_fitted(line, width) for line in status_lines(view, elapsed_s)]
-    n_rows = height - 1 - len(status) - _MORE_LINES
+    legend = [_fitted(LEGEND, width)] if height >= _LEGEND_FROM else []
+    n_rows = height - 1 - len(status) - _MORE_LINES - len(legend)
     if n_rows < 1 or width < _LEAST_WIDTH:
         return Group(*status[: max(1, height - 1)])
     table = task_table(view, n_rows, width)
     more = more_text(view, table)
-    return Group(*status, table, *([_fitted(more, width)] if more else []))
+    return Group(*status, table, *([_fitted(more, width)] if more else []), *legend)
 
 
 def _fitted(line: str, width: int) -> Text:
@@ -97,15 +102,24 @@ def _row_order(current: str, row: TaskRow) -> tuple[bool, bool, float]:
 
 
 def status_lines(view: View, elapsed_s: float) -> list[str]:
-    """Weighted latency now and untuned; time used and left, trials; the task at work."""
+    """Weighted latency now and untuned; the budget, used and left; the task at work; notes."""
+    share = view.share_done(elapsed_s)
     return [
         f"Σ weight·latency {total_text(view)}",
-        f"{format_duration(elapsed_s)} used, {view.left_text(elapsed_s)} left"
+        *([] if share is None else [bar_text(share)]),
+        f"{format_duration(elapsed_s)} used, {view.left_text(elapsed_s)}"
         f"  ·  {view.n_trials} trials{failure_text(view)}",
         _work_text(view),
         *([outlook_text(view.outlook)] if view.outlook else ()),
         *([_device_text(view)] if view.devices else []),
+        *(f"note: {note}" for note in view.notes[-_MOST_NOTES:]),
     ]
+
+
+def bar_text(share: float) -> str:
+    """`━━━━━━╌╌╌╌  60 % of the budget`."""
+    n = math.floor(_BAR * share)
+    return f"{'━' * n}{'╌' * (_BAR - n)} {math.floor(100 * share):3} % of the budget"
 
 
 def outlook_text(found: Outlook) -> str:
@@ -122,10 +136,12 @@ def _work_text(view: View) -> str:
     if view.is_stopping:
         return "finishing the current measurement; Ctrl-C once more to stop at once"
     if view.current not in view.rows:
-        return "starting"
+        return "starting: a default program for each task"
     row = view.rows[view.current]
     doing = "finalists measured again: task" if view.is_final else "measuring task"
-    return f"{doing} {row.id}, {row.task.label}"
+    n_done, n_batch = view.batch
+    batch = f": {n_done} of {n_batch} candidates" if n_batch and not view.is_final else ""
+    return f"{doing} {row.id}, {row.task.label}{batch}"
 
 
 def _device_text(view: View) -> str:
@@ -163,10 +179,17 @@ def batch_line(view: View, event: BatchMeasured) -> str:
     devices = sorted({r.device for r in event.results} - {""})
     on = f"  on {', '.join(devices)}" if devices else ""
     return (
-        f"{format_duration(event.elapsed_s):>7}  {event.session_trials:>6} trials  "
+        f"{format_duration(event.elapsed_s):>7}  {share_text(view, event.elapsed_s)}"
+        f"{event.session_trials:>6} trials  "
         f"task {row.id:<3} {format_seconds(row.best_s):>9}  {row.gflops_text:>7} GFLOPS  "
         f"total {total_text(view)}{failed}{on}"
     )
+
+
+def share_text(view: View, elapsed_s: float) -> str:
+    """` 28 %  `: the share of the budget that is spent; nothing without a limit."""
+    share = view.share_done(elapsed_s)
+    return "" if share is None else f"{math.floor(100 * share):3} %  "
 
 
 def _failures(results: tuple[MeasureResult, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +12,15 @@ from rich.console import Console, Group, RenderableType
 from rich.control import Control
 from rich.live import Live
 
-from autotune.display.lines import batch_line, display, more_text, outlook_text, task_table
+from autotune.display.lines import (
+    LEGEND,
+    batch_line,
+    display,
+    more_text,
+    outlook_text,
+    share_text,
+    task_table,
+)
 from autotune.display.view import View
 from autotune.tuner import (
     BatchMeasured,
@@ -36,6 +45,10 @@ class Renderer:
     def show(self, event: Event) -> None:
         """Show one event."""
 
+    def note(self, text: str) -> bool:
+        """Show what a user should know; False where another has to say it."""
+        return False
+
 
 class Plain(Renderer):
     """One line per batch, given to `write`: for pipes, files and CI."""
@@ -56,7 +69,8 @@ class Plain(Renderer):
             self._write(of + batch_line(view, event))
         elif isinstance(event, FinalistsMeasured) and not was_final:
             at = format_duration(event.elapsed_s)
-            self._write(f"{of}{at:>7}  measuring the finalists again")
+            share = share_text(view, event.elapsed_s)
+            self._write(f"{of}{at:>7}  {share}measuring the finalists again")
         elif isinstance(event, DevicesChanged):
             self._write(f"{of}devices: {', '.join(event.devices) or 'none'}")
 
@@ -71,6 +85,7 @@ class LiveTable(Renderer):
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._views: defaultdict[str, View] = defaultdict(View)
+        self._early: list[str] = []
         self._stop = stop
         self._clock = clock
         self._shown_at = clock()
@@ -97,11 +112,20 @@ class LiveTable(Renderer):
                 self._console.print(*([target] if target else []), table, sep="\n")
                 if more := more_text(view, table):
                     self._console.print(more)
+                self._console.print(LEGEND, no_wrap=True, overflow="ellipsis")
+
+    def note(self, text: str) -> bool:
+        """Show a note above the table."""
+        first = next(iter(self._views.values()), None)
+        (self._early if first is None else first.notes).append(text)
+        return True
 
     def show(self, event: Event) -> None:
         """Remember; the next redraw shows it."""
         target, event = of_target(event)
-        self._views[target].apply(event)
+        view = self._views[target]
+        view.apply(event)
+        view.notes[:0], self._early = self._early, []
         self._shown_at = self._clock()
 
     def _draw(self) -> RenderableType:
@@ -118,6 +142,11 @@ class LiveTable(Renderer):
             parts += [target] if target else []
             parts.append(display(view, view.elapsed_s + more_s, size.width, height))
         return Group(*parts)
+
+
+def is_screen() -> bool:
+    """Whether stderr is a terminal on which lines can be redrawn."""
+    return sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
 
 
 def table_on_stderr(

@@ -9,6 +9,7 @@ from autotune.result import MeasureStatus
 from autotune.tuner import (
     BatchMeasured,
     Budget,
+    CandidateMeasured,
     DevicesChanged,
     Event,
     FinalistsMeasured,
@@ -62,6 +63,10 @@ class View:
     statuses: Counter[MeasureStatus] = field(default_factory=Counter)
     devices: dict[str, int] = field(default_factory=dict)
     """Trials of each device that measures now, of a fleet."""
+    batch: tuple[int, int] = (0, 0)
+    """Candidates of the batch that are measured, and all of them."""
+    notes: list[str] = field(default_factory=list)
+    """What a user should know, by the session and by those before it."""
     _on_device: Counter[str] = field(default_factory=Counter)
 
     def apply(self, event: Event) -> None:
@@ -77,7 +82,9 @@ class View:
                 self.n_trials, self.totals = event.n_replayed, event.totals
                 self.outlook = event.outlook
             case TaskSelected(task=task):
-                self.current = task
+                self.current, self.batch = task, (0, 0)
+            case CandidateMeasured(task=task, n_done=n_done, n_batch=n_batch):
+                self.current, self.batch = task, (n_done, n_batch)
             case BatchMeasured():
                 self._batch(event)
             case DevicesChanged(devices=names):
@@ -90,7 +97,7 @@ class View:
                 self.elapsed_s, self.totals = event.elapsed_s, event.totals
 
     def _batch(self, event: BatchMeasured) -> None:
-        row = self.rows[event.task]
+        row, self.batch = self.rows[event.task], (0, 0)
         row.best_s, row.n_trials = event.best_s, event.n_trials
         self.elapsed_s, self.n_trials = event.elapsed_s, event.session_trials
         self.totals = event.totals
@@ -98,14 +105,23 @@ class View:
         self._on_device.update(r.device for r in event.results)
         self.devices = {name: self._on_device[name] for name in self.devices}
 
+    def share_done(self, elapsed_s: float) -> float | None:
+        """Share of the budget that is spent, 0 to 1: of the limit that comes first, if any."""
+        shares = []
+        if self.budget.time_s:
+            shares.append(elapsed_s / self.budget.time_s)
+        if self.budget.trials:
+            shares.append(self.n_trials / self.budget.trials)
+        return min(1.0, max(shares)) if shares else None
+
     def left_text(self, elapsed_s: float) -> str:
-        """Remaining budget."""
+        """Remaining budget: `8m45s or 46 trials left`."""
         parts = []
         if self.budget.time_s is not None:
             parts.append(format_duration(self.budget.time_s - elapsed_s))
         if self.budget.trials is not None:
             parts.append(f"{max(0, self.budget.trials - self.n_trials)} trials")
-        return " or ".join(parts) or "no limit"
+        return f"{' or '.join(parts)} left" if parts else "no limit"
 
 
 def stop_text(stop: TaskStop | None) -> str:

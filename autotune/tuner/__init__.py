@@ -6,6 +6,7 @@ from autotune.tuner.bound import Resource, arithmetic_s, binding, bound_s, dots_
 from autotune.tuner.budget import Budget, Spent, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
+    CandidateMeasured,
     DevicesChanged,
     Event,
     FinalistsMeasured,
@@ -40,6 +41,7 @@ __all__ = [
     "BatchMeasured",
     "Budget",
     "CallTimes",
+    "CandidateMeasured",
     "CandidateMeasurer",
     "DevicesChanged",
     "Event",

@@ -74,6 +74,15 @@ class BatchMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class CandidateMeasured:
+    """A candidate of a batch is measured and in the log: the `n_done`-th of `n_batch`."""
+
+    task: str
+    n_done: int
+    n_batch: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskImproved:
     """A task has a faster program; `before_s` is None for its first valid one."""
 
@@ -152,6 +161,7 @@ class OfTarget:
 Event: TypeAlias = (
     SessionStarted
     | TaskSelected
+    | CandidateMeasured
     | BatchMeasured
     | TaskImproved
     | TaskFinished

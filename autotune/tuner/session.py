@@ -30,6 +30,7 @@ from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.tuner.budget import Budget, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
+    CandidateMeasured,
     Event,
     FinalistsMeasured,
     SessionFinished,
@@ -356,9 +357,9 @@ class Session:
         texts = [(c.steps_json, c) for c in some]
         return {t: c for t, c in texts if t not in flying and not self.ledger.has(key, t)}
 
-    def _round(self, batch: _Batch) -> Iterator[Event]:
+    def _round(self, batch: _Batch) -> Generator[Event, None, None]:
         state, before = batch.state, batch.state.best_s
-        results = self._measure(batch)
+        results = yield from self._measure(batch)
         self._learn(state, list(zip(batch.candidates, results, strict=False)))
         yield BatchMeasured(
             task=state.task.key,
@@ -372,7 +373,7 @@ class Session:
         if state.best_s is not None and state.best_s != before:
             yield TaskImproved(state.task.key, before, state.best_s)
 
-    def _measure(self, batch: _Batch) -> list[MeasureResult]:
+    def _measure(self, batch: _Batch) -> Generator[Event, None, list[MeasureResult]]:
         """Measure; every result is appended to the log before it is observed or shown."""
         is_alone = self.measurer.n_slots == 1
         begin, waited_s = self.clock(), self.measurer.waited_s
@@ -381,6 +382,7 @@ class Session:
         for result in batch.results:
             self._write(batch.state.task, batch.candidates[len(results)], result)
             results.append(result)
+            yield CandidateMeasured(batch.key, len(results), len(batch.candidates))
             if is_alone and self._stop_reason() is not None:  # no need to run built candidates
                 break
         self.sink.sync()

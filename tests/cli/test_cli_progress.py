@@ -29,6 +29,7 @@ from autotune.te.dag import ComputeDAG
 from autotune.tuner import (
     BatchMeasured,
     Budget,
+    CandidateMeasured,
     Event,
     FinalistsMeasured,
     OfTarget,
@@ -91,11 +92,14 @@ def drawn(view: View, width: int, height: int) -> list[str]:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def test_live_display(story: list[Event], golden: Golden) -> None:
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50), (40, 10)])
+def test_live_display(story: list[Event], golden: Golden, width: int, height: int) -> None:
     view = View()
-    for event in story:
+    for event in [*story, CandidateMeasured("key256", 7, 16)]:
         view.apply(event)
-    golden("cli/live_table.txt", "".join(f"{line}\n" for line in drawn(view, 80, 24)))
+    view.notes += ["others keep 0.7 of 2 cores busy; times are less certain: stop the others"]
+    lines = drawn(view, width, height)
+    golden(f"cli/live_table_{width}x{height}.txt", "".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture
@@ -124,11 +128,14 @@ def test_status_comes_first_and_the_rest_fits_the_terminal(
     lines = drawn(many, width, height)
     assert len(lines) < height
     assert max(map(len, lines)) <= width
-    assert [line[:6] for line in lines[:3]] == ["Σ weig", "1m15s ", "measur"]
-    ids = [int(line.split()[0]) for line in lines[4:-1]]
-    n = min(height - 6, 30)
-    assert ids == [3, *range(41 - n, 40)]
-    assert lines[-1][:6] == f"and {40 - n}"[:6]
+    assert [line[:6] for line in lines[:4]] == ["Σ weig", "╌╌╌╌╌╌", "1m15s ", "measur"]
+    has_legend = height >= 16
+    more, legend = lines[-2:] if has_legend else [*lines[-1:], ""]
+    ids = [int(line.split()[0]) for line in lines[5 : -1 - has_legend]]
+    n = min(height - 7 - has_legend, 30)
+    assert ids == ([] if n < 1 else [3, *range(41 - n, 40)])
+    assert n < 1 or more[:6] == f"and {40 - n}"[:6]
+    assert legend == "" or legend.startswith("Σ: of all calls"[: width - 1])
 
 
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (1, 24), (3, 3), (80, 1), (80, 3), (2, 5)])
@@ -140,7 +147,7 @@ def test_a_tiny_terminal_shows_what_fits(many: View, width: int, height: int) ->
 
 def test_an_interrupted_session_says_that_it_finishes_the_measurement(many: View) -> None:
     many.is_stopping = True
-    assert drawn(many, 80, 24)[2].startswith("finishing the current measurement; Ctrl-C")
+    assert drawn(many, 80, 24)[3].startswith("finishing the current measurement; Ctrl-C")
 
 
 def test_finalists_are_measured_again_in_every_output(
@@ -152,7 +159,7 @@ def test_finalists_are_measured_again_in_every_output(
         view.apply(event)
         plain.show(event)
         lines.show(event)
-    assert status_lines(view, 80.0)[2] == "finalists measured again: task 0, Conv+Relu"
+    assert status_lines(view, 80.0)[3] == "finalists measured again: task 0, Conv+Relu"
     assert view.rows["key256"].best_s == 1.6e-3
     told = capsys.readouterr()
     assert told.err.count("measuring the finalists again") == 1
@@ -244,7 +251,8 @@ def test_live_display_ends_with_the_table(story: list[Event]) -> None:
         for event in story:
             live.show(event)
     assert isinstance(console.file, io.StringIO)
-    last = [line.rstrip() for line in console.file.getvalue().splitlines()[-4:]]
+    *last, legend = [line.rstrip() for line in console.file.getvalue().splitlines()[-5:]]
+    assert legend.startswith("Σ: of all calls")
     assert last[0].endswith("trials  task")
     assert [line.split()[0] for line in last[1:]] == ["0", "1", "2"]
 
@@ -291,8 +299,9 @@ def test_nothing_measured_yet() -> None:
     view.apply(SessionStarted("r", (), Budget(trials=5), 0, 0.0, Totals()))
     assert status_lines(view, 0.0) == [
         "Σ weight·latency -",
+        "╌" * 30 + "   0 % of the budget",
         "0s used, 5 trials left  ·  0 trials",
-        "starting",
+        "starting: a default program for each task",
     ]
 
 

@@ -17,6 +17,7 @@ from autotune.te.dag import ComputeDAG
 from autotune.tuner import (
     BatchMeasured,
     Budget,
+    CandidateMeasured,
     FinalistsMeasured,
     ReplayMeasurer,
     Run,
@@ -193,11 +194,12 @@ def test_events_tell_the_whole_story(harness: Callable[..., Harness]) -> None:
     assert [type(e) for e in events] == [
         SessionStarted,
         TaskSelected,
+        *[CandidateMeasured] * 4,
         BatchMeasured,
         TaskImproved,
         SessionFinished,
     ]
-    _, _, batch, improved, last = events
+    *_, batch, improved, last = events
     assert isinstance(batch, BatchMeasured)
     assert (batch.n_trials, batch.best_s, batch.totals.n_known) == (4, 2.5e-4, 1)
     assert isinstance(improved, TaskImproved)

@@ -236,7 +236,8 @@ def _compiled(sources: Sources, plan: CompilePlan, split: BatchSplit | None) -> 
 def _costs_more(artifact: Artifact, plan: CompilePlan) -> bool:
     """Whether a cut is to be undone: its price is measured, and told."""
     try:
-        found = cut_times(model_of(artifact), plan.bound.originals())
+        with plan.progress("timing it beside ONNX Runtime"):
+            found = cut_times(model_of(artifact), plan.bound.originals())
     except AutotuneError as error:
         text = f"what ONNX Runtime takes cannot be measured on random inputs: {error.message}"
         plan.note(text)
@@ -335,7 +336,7 @@ def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan)
     own = [plan.given] if isinstance(plan.given, Mapping) else plan.given or ()
     originals = plan.bound.originals()
     experience = Experience(plan.store, artifact.model_hash)
-    with _runs(plan) as running:
+    with _runs(plan) as running, plan.progress("checking the outputs"):
         for one, network, original in zip(artifact.variants, networks, originals, strict=True):
             fitting = [arrays for arrays in own if _fits(one, arrays)]
             model = running(one)
