@@ -75,7 +75,7 @@ class BatchMeasured:
 
 @dataclass(frozen=True, slots=True)
 class CandidateMeasured:
-    """A candidate of a batch is measured and in the log: the `n_done`-th of `n_batch`."""
+    """So many of the `n_batch` candidates of a batch are measured and in the log; 0 at first."""
 
     task: str
     n_done: int

@@ -379,6 +379,7 @@ class Session:
         begin, waited_s = self.clock(), self.measurer.waited_s
         begin = batch.begun_s if is_alone else begin
         results: list[MeasureResult] = []
+        yield CandidateMeasured(batch.key, 0, len(batch.candidates))
         for result in batch.results:
             self._write(batch.state.task, batch.candidates[len(results)], result)
             results.append(result)

@@ -194,7 +194,7 @@ def test_events_tell_the_whole_story(harness: Callable[..., Harness]) -> None:
     assert [type(e) for e in events] == [
         SessionStarted,
         TaskSelected,
-        *[CandidateMeasured] * 4,
+        *[CandidateMeasured] * 5,
         BatchMeasured,
         TaskImproved,
         SessionFinished,
