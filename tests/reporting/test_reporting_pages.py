@@ -15,6 +15,7 @@ import pytest
 
 from autotune import Task
 from autotune.errors import MissingDependency
+from autotune.network.bench.bench import BenchResult, Timing
 from autotune.records import write_log
 from autotune.reporting import plots
 from autotune.reporting.figures import compared, figures_of
@@ -186,3 +187,14 @@ def test_a_browser_shows_the_page_within_a_phone(page: str, tmp_path: Path) -> N
     wide, room, n_plots = map(int, title.groups())
     assert wide <= room <= 390
     assert n_plots == page.count("<svg")
+
+
+def test_notebooks_show_timings() -> None:
+    ours, theirs = Timing((1e-3, 2e-3, 3e-3), 1), Timing((4e-3,) * 3, 1)
+    shown = BenchResult(ours, {"onnxruntime": theirs})._repr_html_()
+    _Checked(shown)
+    assert "2.000 ms" in shown
+    assert "0.500" in shown
+    shown = TaskTiming(ours, 10**6, 1.0)._repr_html_()
+    _Checked(shown)
+    assert "50.0 %" in shown

@@ -404,6 +404,17 @@ class TaskTiming:
         """`gflops` over the measured peak: 1 is all that the cores can do."""
         return self.gflops / self.peak_gflops if self.peak_gflops else 0.0
 
+    def _repr_html_(self) -> str:
+        from autotune.reporting.document import Sheet
+        from autotune.reporting.html import fragment
+
+        data = self.timing.to_json()
+        rows = [(w, format_seconds(data[f"{w}_s"] or 0.0)) for w in ("median", "min", "max")]
+        rows.append(("GFLOPS", f"{self.gflops:.1f}"))
+        rows.append(("of the peak", f"{100 * self.share_of_peak:.1f} %"))
+        rows += [("runs", str(data["runs"])), ("threads", str(data["threads"]))]
+        return fragment([Sheet("Latency", ("", " "), tuple(rows), frozenset(" "))])
+
     def __str__(self) -> str:
         data = self.timing.to_json()
         words = ("median", "min", "mean", "max", "std")

@@ -154,6 +154,16 @@ class BenchResult(Comparison[Timing]):
         ratio = "" if self.ratio is None else f", ratio {self.ratio:.3f}"
         return cut(f"BenchResult({medians}{ratio})")
 
+    def _repr_html_(self) -> str:
+        from autotune.reporting.document import Sheet
+        from autotune.reporting.html import fragment
+
+        head = ("", "median", "p95", "per second", "runs", "threads", "ratio")
+        rows = [_row("autotune", self.autotune, "")]
+        rows += [_row(n, t, f"{self.ratios[n]:.3f}") for n, t in self.baselines.items()]
+        caption = "Latency; ratio: autotune over the other, below 1 autotune is faster"
+        return fragment([Sheet(caption, head, tuple(rows), frozenset(head[1:]))])
+
     def to_json(self) -> dict[str, Any]:
         """`{"autotune": {…}, "onnxruntime": {…} or null, "ratio": ours/theirs or null}`.
 
@@ -164,6 +174,13 @@ class BenchResult(Comparison[Timing]):
         if self.round_trip_s is None:
             return self.sides_json()
         return self.sides_json(round_trip_s=self.round_trip_s)
+
+
+def _row(name: str, timing: Timing, ratio: str) -> tuple[str, ...]:
+    data = timing.to_json()
+    times = (format_seconds(data[key] or 0.0) for key in ("median_s", "p95_s"))
+    counts = (str(data["runs"]), str(data["threads"]))
+    return (name, *times, f"{data['inferences_per_s']:.1f}", *counts, ratio)
 
 
 def bench(
