@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import Task
+from autotune import Task, TaskTiming
 from autotune.errors import MissingDependency
 from autotune.network.bench.bench import BenchResult, Timing
 from autotune.records import write_log
