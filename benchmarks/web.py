@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import queue
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -124,18 +126,29 @@ def served(folder: Path) -> Iterator[tuple[str, queue.Queue[bytes]]]:
         server.shutdown()
 
 
+@contextmanager
+def shown(command: str, page: str) -> Iterator[None]:
+    """A browser with a profile of its own shows a page; at the end its processes are killed."""
+    # a process that has left the group may still write to the profile
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        process = subprocess.Popen(
+            [command, *HEADLESS, f"--user-data-dir={profile}", page],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
 def in_browser(command: str, folder: Path) -> Found:
     """What the page of a folder tells."""
-    # Chromium's own processes write to its profile until they end too
-    kept = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    with served(folder) as (address, told), kept as profile:
-        page = [command, *HEADLESS, f"--user-data-dir={profile}", f"{address}/index.html"]
-        process = subprocess.Popen(page, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            return dict(json.loads(told.get(timeout=_LIMIT_S)))
-        finally:
-            process.terminate()
-            process.wait()
+    with served(folder) as (address, told), shown(command, f"{address}/index.html"):
+        return dict(json.loads(told.get(timeout=_LIMIT_S)))
 
 
 def in_node(command: Sequence[str], folder: Path) -> Found:

@@ -46,6 +46,7 @@ def test_methods_make_steps_and_return_the_names_of_loops() -> None:
     assert "vectorize e.j.1 in 8" in str(s.lower())
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", ALL)
 def test_the_text_of_every_schedule_makes_it_again(name: str) -> None:
     dag = ALL[name]()

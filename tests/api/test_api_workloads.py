@@ -80,6 +80,7 @@ def test_a_file_imports_the_files_beside_it(
     assert "5 -> 5" in capsys.readouterr().out
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 def test_a_rule_from_a_file_is_in_the_log_and_can_win(folder: Path) -> None:
     args = ["tune", "workloads.py:blur", "--args", "64,128", "--threads", "1"]
@@ -147,6 +148,7 @@ def test_broken_rules(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 def test_a_schedule_that_cannot_be_measured(
     folder: Path, capsys: pytest.CaptureFixture[str]

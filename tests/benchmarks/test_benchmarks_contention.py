@@ -30,6 +30,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 def test_every_section_fills_its_cells(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ def run(out: Path, *words: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_DOTS, reason="no dot products of bytes")
 def test_a_kernel_is_measured_once_as_a_share_of_the_peak_of_its_form(
@@ -42,6 +43,7 @@ def test_a_kernel_is_measured_once_as_a_share_of_the_peak_of_its_form(
     assert run(out, "--trials", "2", "--only", "kernel") == rows
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 def test_weights_and_a_model_file_are_measured_beside_onnxruntime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -118,6 +118,7 @@ def test_beside_several(cli: Cli, artifact: Path, against: tuple[str, ...]) -> N
     assert data["ratio"] == max(data["ratios"].values())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", BASELINES)
 def test_beside_one_on_two_threads(cli: Cli, artifact: Path, name: str) -> None:
     pytest.importorskip(name.partition(":")[0])
@@ -248,6 +249,7 @@ def test_options_that_do_not_fit(
     assert "hint: " in told.err
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_missing_baseline_is_one_line(
     cli: Cli, artifact: Path, tmp_path: Path, name: str

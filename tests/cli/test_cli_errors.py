@@ -255,6 +255,7 @@ def test_more_threads_than_cores(here: Cli, artifact: Path, command: str) -> Non
     refused(here(command, artifact, "--threads", 100_000), 2, "this process may use", "at most")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["tune", "compile", "run", "bench", "tasks"])
 def test_an_environment_that_says_no_number_of_threads(
     here: Cli,
@@ -278,6 +279,7 @@ def test_an_environment_that_says_no_number_of_threads(
     assert here(*arguments, "--threads", 1).code == 0
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 def test_a_session_says_what_its_number_of_threads_follows_from(
     here: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

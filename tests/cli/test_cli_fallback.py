@@ -59,6 +59,7 @@ def test_outputs_are_those_of_onnxruntime(cli: Cli, text: str, tmp_path: Path) -
             same(found[name], wanted)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("text", "option", "told"),
     [
@@ -78,7 +79,7 @@ def test_all_of_the_command_line_takes_a_cut_model(
         return done
 
     assert "MatMul+Relu" in here("tasks", path).out
-    budget = ("--trials", "8", "--threads", "1")
+    budget = ("--trials", "3", "--threads", "1")
     assert told in here("tune", path, "--log", "log.jsonl", *budget).err
     done = here("compile", "--log", "log.jsonl", "-o", "m.atn", option)
     assert told in done.err
@@ -99,6 +100,7 @@ def test_all_of_the_command_line_takes_a_cut_model(
     assert json.loads(against.out)["onnxruntime"]["max_error"] < 1e-4
 
 
+@pytest.mark.sampled(0)
 def test_lists_of_maps_are_printed_and_written_as_a_matrix(cli: Cli, tmp_path: Path) -> None:
     path = models.saved(models.SCALED, tmp_path)
     assert cli("compile", path, "-o", "m.atn", cwd=tmp_path).code == 0

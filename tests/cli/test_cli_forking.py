@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_fork_does_what_a_process_does(
     cli: Cli, model: Path, tuned: Path, artifact: Path, tmp_path: Path, name: str

@@ -87,6 +87,7 @@ def test_resume_of_a_finished_session_only_says_so(cli: Cli, tuned: Path) -> Non
     assert len(read_log(tuned).records) == n_before
 
 
+@pytest.mark.sampled(0)
 def test_resume_with_another_limit_on_errors(cli: Cli, tuned: Path, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(tuned.read_bytes())
@@ -251,6 +252,7 @@ def test_interrupt_keeps_the_batch_and_names_the_next_command(model: Path, tmp_p
     assert group_is_gone(process.pid)
 
 
+@pytest.mark.sampled(0)
 def test_sigkill_loses_nothing_and_leaves_no_process(cli: Cli, model: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     command = ("tune", model, "--log", log, "--preset", "ci", "--trials", 999, "--events", "jsonl")

@@ -182,6 +182,7 @@ def of_two_lengths(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> tuple[
     return folder / "m.onnx", folder / "m.jsonl"
 
 
+@pytest.mark.sampled(0)
 def test_lengths_that_were_not_tuned_take_what_was_measured_at_others_and_are_right(
     tmp_path: Path, cli: Cli, of_two_lengths: tuple[Path, Path]
 ) -> None:

@@ -69,6 +69,7 @@ def test_run_and_bench_make_up_words_that_exist(cli: Cli, compiled: Path) -> Non
     assert cli("bench", compiled, "--per-task", "--time", "100ms").code == 0
 
 
+@pytest.mark.sampled(0)
 def test_tune_then_compile(cli: Cli, text: Path, tmp_path: Path) -> None:
     log = tmp_path / "text.jsonl"
     done = cli("tune", text, "--log", log, "--trials", 16, "--threads", 1, "--preset", "ci")

@@ -100,6 +100,7 @@ def applied(f: Callable[..., Any], a: te.Tensor, b: te.Tensor) -> Callable[..., 
     return lambda i: f(a[i], b[i])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("source", DTYPES)
 def test_casts_to_every_type(source: str) -> None:
     x, values = te.placeholder((N,), "x", source), values_of(source)

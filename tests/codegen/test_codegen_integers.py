@@ -72,6 +72,7 @@ def in_vectors(names: list[str]) -> Steps:
     return tuple(steps)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_integers_are_exact(dtype: str) -> None:
     x, y = operands(dtype)

@@ -130,6 +130,7 @@ def assert_special(dag: ComputeDAG, exact: Array, ulps: float, zeros: bool = Tru
             )
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("fn", UNARY)
 def test_functions_of_one(fn: str) -> None:
     with np.errstate(all="ignore"):

@@ -244,6 +244,7 @@ SEARCHED = {
 }
 
 
+@pytest.mark.sampled(4)
 @needs_emulation
 @pytest.mark.parametrize("name", SEARCHED)
 def test_the_space_has_tiles_for_every_sum_of_products(name: str) -> None:

@@ -51,6 +51,7 @@ def linked(*texts: str) -> Image:
         pytest.skip(error.message)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["product", "pointwise", "strided", "depthwise", "transposed"])
 def test_inner_loops_are_loads_and_relaxed_multiply_adds(name: str, tmp_path: Path) -> None:
     """Offsets are in the loads, and no sum calls the C library."""

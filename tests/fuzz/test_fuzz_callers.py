@@ -21,7 +21,7 @@ KINDS = ("calls", "forks", "models", "signals", "threads")
 @pytest.mark.slow
 def test_callers_come_and_go_beside_forks_signals_and_models_that_are_deleted() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.callers", "--time", "5s"],
+        [sys.executable, "-m", "tests.fuzz.callers", "--time", "2s"],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -160,6 +160,7 @@ def test_unpooling_to_odd_extents_puts_elements_where_they_were(
     np.testing.assert_array_equal(computed(proto, {"x": x}, tmp_path)["y"], expected)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("beyond", [-2, -1, 0])
@@ -195,6 +196,7 @@ def test_output_shape_of_a_transposed_convolution(
 # --- quantised ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zeros", "positive", "negative", "both"])
 def test_dynamic_quantisation_makes_no_nan(kind: str, tmp_path: Path) -> None:
@@ -250,6 +252,7 @@ _ACTIVATIONS: dict[str, tuple[dict[str, float], Callable[..., Array]]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", _ACTIVATIONS)
 def test_a_fused_product_gives_its_activation_the_parameters(name: str, tmp_path: Path) -> None:
     """`alpha` and `beta` are those of the product, `activation_alpha` that of the activation."""

@@ -26,7 +26,7 @@ TASKS = {
 FAST = ("shufflenet", "squeezenet")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in TASKS]
 )
@@ -94,6 +94,7 @@ def test_input_transpose_is_part_of_the_padding(resnet: Network) -> None:
     assert "x[c, h - 3, w - 3]" in str(resnet.tasks[first.task])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["densenet121", "squeezenet", "inception_v1", "inception_v2"])
 def test_concatenations_cost_nothing(name: str) -> None:

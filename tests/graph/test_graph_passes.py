@@ -88,6 +88,7 @@ def assert_consistent(path: Path) -> None:
     assert [name for name, _, _ in found] == ["import", *(step.name for step in PASSES)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LIGHT_MODELS)
 def test_passes_leave_consistent_types_in_networks(name: str) -> None:

@@ -42,6 +42,7 @@ def test_regions_that_decide_how_many_points_are_read_are_refused(tmp_path: Path
         build_network(save(proto, tmp_path))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("group", "parts"), [(1, 1), (2, 1), (1, 3), (3, 2)])
 @pytest.mark.parametrize("with_all", [True, False], ids=["mask and bias", "weights alone"])
 def test_deformed_windows(

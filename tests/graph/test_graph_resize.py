@@ -33,6 +33,7 @@ def along_a_row(extent: int, scale: float, opset: int, **attrs: object) -> Model
     return model(op, {"x": (1, 1, 3, extent)}, constants, opset=opset)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("mode", [*NEAREST, "linear", "cubic"])
 def test_extents_and_coordinates_are_those_of_float32(

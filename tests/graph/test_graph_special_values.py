@@ -137,6 +137,7 @@ def test_positions_of_nan_are_those_of_numpy(op: str, last: int, tmp_path: Path)
     assert_gives(proto, {"x": ROW}, {"y": expected}, tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize(("n", "k"), [(9, 1), (9, 4), (80, 3)])
 def test_top_k_counts_nan_as_the_largest(n: int, largest: int, k: int, tmp_path: Path) -> None:

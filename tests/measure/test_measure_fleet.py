@@ -183,6 +183,7 @@ def test_a_device_that_is_gone_for_good_is_an_error(
         assert [r.status for r in first] == [S.OK]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

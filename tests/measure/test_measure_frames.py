@@ -264,6 +264,7 @@ def serve_echo(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     return handle
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("deaths", "starts"), [(0, True), (2, True), (9, False)])
 def test_a_child_that_is_killed_while_it_starts_is_started_again(

@@ -75,7 +75,7 @@ def test_a_hostile_candidate_is_a_status(measurer: Measurer, name: str) -> None:
     check(measurer, name)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_every_hostile_candidate_is_a_status(measurer: Measurer, name: str) -> None:

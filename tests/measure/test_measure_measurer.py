@@ -51,7 +51,7 @@ def all_end(pids: list[int], within_s: float = 10.0) -> bool:
     return not any(is_running(p) for p in pids)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("what", "status", "text"),
     [

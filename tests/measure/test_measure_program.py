@@ -309,6 +309,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ELSEWHERE)
 def test_another_architecture_is_tuned_compiled_and_checked(tmp_path: Path, target: str) -> None:
     emulator, options = ELSEWHERE[target]

@@ -171,6 +171,7 @@ def test_every_part_is_known_by_its_digest(saved: Path) -> None:
                 read_artifact(saved)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("n_bytes", [(40 << 20) + 5, 17 << 20, (16 << 20) + 1])
 @pytest.mark.parametrize("is_old", [False, True])

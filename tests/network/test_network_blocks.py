@@ -71,6 +71,7 @@ def alone(model: Model, inputs: dict[str, np.ndarray]) -> np.ndarray:
                                  inputs["mask"][k : k + 1]) for k in rows])  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [2, 3, 5, 13])
 def test_a_batch_that_has_no_variant(model: Model, batch: int) -> None:

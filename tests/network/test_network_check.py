@@ -401,6 +401,7 @@ def test_padding_of_dilated_windows_is_as_defined(op: str, side: str, tmp_path: 
         check(path, one_percent)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("bits", "zeros", "is_reordered"),

@@ -358,6 +358,7 @@ def test_the_last_of_several_updates_is_kept(rng: np.random.Generator, tmp_path:
     np.testing.assert_array_equal(found, [feeds["u"][3], feeds["u"][2], feeds["x"][2]])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize(
     ("shape", "attrs"),
@@ -440,6 +441,7 @@ def test_what_constants_tell_is_no_operator(
 # --- along an axis ----------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "exclusive"), [("int64", 0), ("int32", 1), ("float32", 1)])
 @pytest.mark.parametrize("reverse", [0, 1])
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def compiled(text: str, patch: pytest.MonkeyPatch) -> tuple[autotune.Model, list
     return Model(artifact, 2), linked
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_compute_the_same_when_llvm_links_them(
     name: str, monkeypatch: pytest.MonkeyPatch

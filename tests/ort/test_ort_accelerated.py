@@ -107,6 +107,7 @@ def test_of_further_shapes_those_that_come_again_are_compiled(saved: Callable[[s
         np.testing.assert_allclose(y, powers / powers.sum(0), rtol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("compile", ["wait", "background"])
 @pytest.mark.usefixtures("_soon")

@@ -165,6 +165,7 @@ def test_watched_points_depend_on_every_element(m: int, r: int, stride: int) -> 
     assert any(sum(row) for row in watched)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DAGS)
 def test_the_schedule_of_plain_sums_is_one_of_its_own(name: str) -> None:

@@ -43,10 +43,10 @@ def check_many(name: str, n: int, seed: int) -> None:
         n -= 1
 
 
-@pytest.mark.parametrize("seed", [1000, 2000, 3000])
+@pytest.mark.parametrize("seed", [1000, 2000, 3000, 4000, 5000, 6000])
 @pytest.mark.parametrize("name", ALL)
 def test_random_schedules(name: str, seed: int) -> None:
-    check_many(name, 2, seed)
+    check_many(name, 1, seed)
 
 
 @pytest.mark.parametrize("name", ["gemm", "conv", "max_pool", "broadcasting", "two_outputs"])

@@ -79,7 +79,7 @@ def test_what_leaves_the_task_is_not_between_products(name: str) -> None:
     assert row_chain(ComputeDAG(dag.ops, (name, "out")), last_product(dag)) is None
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
 @each_chain

@@ -58,6 +58,7 @@ def test_random_rows_compute_what_the_definition_says(name: str, target: Target)
     assert_random_rows_compute(ALL[name](), target, n_samples=200, n_chunks=(2,), seed=11)
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 def test_the_cost_model_prefers_what_stays_in_the_cache() -> None:
     """Blocks of a few rows before one block of everything, which goes through L2.

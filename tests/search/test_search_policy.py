@@ -159,6 +159,7 @@ def test_the_default_is_a_direct_sum_where_it_must_be_accurate() -> None:
     assert [uses_winograd(error) for error in (1e-5, 5e-5)] == [False, True]
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.slow
 def test_defaults_are_estimated_as_fast_as_what_a_longer_search_finds() -> None:
     """Structures that drop out of the race early lose little."""

@@ -101,6 +101,7 @@ def uninterrupted(
     return tune(dags, target, n_trials)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("n_before_kill", [16, 32])
 def test_a_resumed_search_proposes_what_it_would_have_proposed(
@@ -117,6 +118,7 @@ def test_a_resumed_search_proposes_what_it_would_have_proposed(
     assert sum(r.default_estimate_s is not None for r in whole) == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("n_before_kill", [16, 40])
 def test_a_task_that_came_several_times_in_a_row_goes_on(
