@@ -220,6 +220,13 @@ class ZerosOutput(TypedDict):
     blocks_left: float
 
 
+class CallOutput(TypedDict):
+    """A call of a task: the tensors that its inputs and outputs are, by their names in it."""
+
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
 class TaskOutput(TypedDict):
     """A task of `tasks`; `shapes` and `share` where there are several variants."""
 
@@ -231,6 +238,7 @@ class TaskOutput(TypedDict):
     inputs: list[list[int]]
     constants: list[list[int]]
     outputs: list[list[int]]
+    calls: list[CallOutput]
     zeros: ZerosOutput | None
     flops: int
     bytes: int

@@ -29,10 +29,12 @@ from autotune.units import format_duration, format_flops, format_shapes
 
 if TYPE_CHECKING:
     from autotune.api.bindings import Variant
-    from autotune.cli.schemas import SettingOutput, TaskOutput, ZerosOutput
+    from autotune.cli.schemas import CallOutput, SettingOutput, TaskOutput, ZerosOutput
     from autotune.config import Resolved
     from autotune.graph.network import Network
     from autotune.graph.sparse import Zeros
+
+_MOST_CALLS = 3
 
 
 @click.command("tasks")
@@ -101,7 +103,26 @@ def command(
     ids = _ids(networks)
     for key, network in {k: n for n in reversed(networks) for k in n.weights}.items():
         if dag:
-            put(f"\n# task {ids[key]}: {network.labels[key]}, key {key}\n{network.tasks[key]}")
+            put(f"\n# task {ids[key]}: {network.labels[key]}, key {key}")
+            put("\n".join([*_call_lines(network, key), str(network.tasks[key])]))
+
+
+def _call_lines(network: Network, key: str) -> Iterator[str]:
+    """The tensors of the first calls of a task, by the names in the file as far as it has them."""
+    calls = _calls_json(network, key)
+    for call in calls[:_MOST_CALLS]:
+        given, made = (
+            ", ".join(f"{name} = {tensor}" for name, tensor in side.items())
+            for side in (call["inputs"], call["outputs"])
+        )
+        yield f"# call: {given} -> {made}"
+    if len(calls) > _MOST_CALLS:
+        yield f"# and {len(calls) - _MOST_CALLS} more"
+
+
+def _calls_json(network: Network, key: str) -> list[CallOutput]:
+    calls = (call for call in network.calls if call.task == key)
+    return [{"inputs": call.inputs, "outputs": call.outputs} for call in calls]
 
 
 def task_texts(
@@ -260,6 +281,7 @@ def _task_json(network: Network, key: str, with_dag: bool, ids: Mapping[str, int
         "inputs": [list(p.tensor.shape) for p in dag.placeholders if not p.constant],
         "constants": [list(p.tensor.shape) for p in dag.placeholders if p.constant],
         "outputs": [list(dag[name].tensor.shape) for name in dag.outputs],
+        "calls": _calls_json(network, key),
         "zeros": _zeros_json(network.zeros.get(key)),
         "flops": dag.flops,
         "bytes": dag.n_bytes,

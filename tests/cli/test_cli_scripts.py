@@ -63,3 +63,26 @@ def test_settings_name_the_variable_that_gave_them(cli: Cli, model: Path) -> Non
     lines = {line.split()[0]: line for line in done.out.splitlines() if line}
     assert lines["trials"].endswith("AUTOTUNE_TUNE_TRIALS")
     assert lines["seed"].endswith("--seed")
+
+
+def test_a_model_that_moved_with_its_log_is_found_and_other_threads_are_noted(
+    cli: Cli, tuned: Path, model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "log.jsonl"
+    gone = tuned.read_text().replace(str(model.resolve()), f"/nowhere/{model.name}")
+    path.write_text(gone)
+    words = ("compile", "--log", path, "-o", tmp_path / "a.atn", "--no-check")
+    done = cli(*words)
+    assert (done.code, "is gone" in done.err) == (ExitCode.USAGE, True)
+    (tmp_path / model.name).write_bytes(model.read_bytes())
+    done = cli(*words)
+    assert done.code == 0, done.err
+    assert "another number of threads" not in done.err
+    done = cli(*words, "--threads", 2)
+    assert "2 of 2 tasks take records of another number of threads (1) than 2" in done.err
+
+
+def test_calls_have_the_names_of_tensors_in_the_file(cli: Cli, model: Path) -> None:
+    done = cli("tasks", model, "--dag")
+    assert "# call: x = x -> relu = b\n" in done.out
+    assert "# call: x = b -> matmul = y\n" in done.out

@@ -158,7 +158,7 @@ def _config_of(request: CompileRequest, log: Log) -> TuneConfig:
 
 def _completed(request: CompileRequest, log: Log, config: TuneConfig) -> CompileRequest:
     """`request` with the model's facts in its log, where it sets nothing else."""
-    path: Any = request.model or _model_of(log)
+    path: Any = request.model or _model_of(log, Path(request.log or ""))
     if request.precision not in (None, config.precision):
         raise LogMismatch(
             f"the log was made in precision {config.precision}, not {request.precision}",
@@ -313,11 +313,14 @@ def _has_random_weights(model: Path, header: Header) -> bool:
 _NAME_IT = "name the model: `autotune.compile(MODEL, log=LOG)`"
 
 
-def _model_of(log: Log) -> Path:
-    """The model that a log was made for, if it is still the same file."""
+def _model_of(log: Log, log_path: Path) -> Path:
+    """The model that a log was made for, if it is still the same file; else that beside the log."""
     path = Path(log.header.model_path)
     if not log.header.model_path:
         raise UsageError("the log was made for a model in memory", _NAME_IT)
+    beside = log_path.parent / path.name
+    if not path.is_file() and beside.is_file():
+        path = beside
     if not path.is_file():
         raise UsageError(f"the model of the log is gone: {path}", _NAME_IT)
     if model_hash(path) != log.header.model_hash:

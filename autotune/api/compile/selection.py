@@ -37,6 +37,7 @@ from autotune.search.policy import Candidate
 from autotune.target import Target, difference
 from autotune.te.dag import ComputeDAG
 from autotune.te.form import form_of
+from autotune.wording import arguments
 
 Progress: TypeAlias = Callable[[str], AbstractContextManager[OnProgress]]
 """Told the name of long work that begins; the block gets a progress callback."""
@@ -121,7 +122,15 @@ def best_records(networks: Sequence[Network], plan: CompilePlan) -> dict[str, Me
     stored = {key: r for key, r in _best_of(plan.stored, plan).items() if key in tasks}
     if stored and plan.records is not None:
         plan.note(f"{len(stored)} of {len(tasks)} tasks take records of {plan.records.title}")
-    return {**stored, **_of_log(networks, plan)}
+    best = {**stored, **_of_log(networks, plan)}
+    counts = [n for r in best.values() if (n := r.n_threads) != plan.n_threads]
+    if counts:
+        others = ", ".join(map(str, sorted(set(counts))))
+        plan.note(
+            f"{len(counts)} of {len(tasks)} tasks take records of another number of threads "
+            f"({others}) than {plan.n_threads}: tune with {arguments(threads=plan.n_threads)}"
+        )
+    return best
 
 
 def _of_log(networks: Sequence[Network], plan: CompilePlan) -> dict[str, MeasureRecord]:
