@@ -279,6 +279,10 @@ def _put_text(result: BenchResult | CallersResult | NetworkProfile, style: str) 
         put(text)
 
 
+_LEAST = ("std", "min", "max", "mean", "threads", "p99", "error", "per second", "runs")
+"""Columns that a narrow terminal does without, by rising worth."""
+
+
 def result_text(result: BenchResult) -> str:
     """A row per side, and below it how many times as long ours takes as the best of the others."""
     times = ("min", "median", "mean", "p95", "p99", "max", "std", "per second", "runs", "threads")
@@ -288,7 +292,7 @@ def result_text(result: BenchResult) -> str:
     for name, timing in result.baselines.items():
         compared = (f"{result.ratios[name]:.3f}", f"{timing.max_error or 0.0:.1e}")
         rows.append((name, *_times(timing.to_json()), *compared))
-    lines = [columns(head, rows, right=head[1:])]
+    lines = [columns(head, rows, head[1:], least=_LEAST)]
     if result.ratio is not None:
         best = f" to {result.best}, the fastest other" if len(result.baselines) > 1 else ""
         lines.append(f"ratio of medians{best}: {result.ratio:.3f} (below 1: autotune is faster)")
@@ -322,7 +326,7 @@ def callers_text(result: CallersResult) -> str:
         error = f"{timing.max_error:.1e}" if timing.max_error is not None else ""
         rows.append((*row, str(data["runs"]), str(data["threads"]), *(ratio, error)[: len(versus)]))
     n_callers = result.autotune.n_callers
-    lines = [columns(head, rows, right=head[1:]), f"callers: {n_callers}"]
+    lines = [columns(head, rows, head[1:], least=_LEAST), f"callers: {n_callers}"]
     if result.ratio is not None:
         lines.append(
             f"ratio of seconds per inference to {result.best}: {result.ratio:.3f} "
@@ -358,7 +362,7 @@ def profile_text(profile: NetworkProfile) -> str:
     rows.append(("Σ", "", str(n_calls), total, "100.0 %", alone, ratio, "", f"{len(tasks)} tasks"))
     between = profile.inference_s - profile.tasks_s
     lines = [
-        columns(head, rows, right=("id", *head[2:7])),
+        columns(head, rows, right=("id", *head[2:7]), least=("key", "share", "calls", "alone")),
         f"inference: {format_seconds(profile.inference_s)} without profiling "
         f"(runs: {profile.n_runs}, threads: {profile.n_threads}), "
         f"outside of the tasks: {_signed(between)}",

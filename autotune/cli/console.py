@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -171,9 +173,21 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     yield tell
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> str:
-    """A plain table; `right` names the columns that are aligned at their right edge."""
+def columns(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Collection[str] = (),
+    least: Sequence[str] = (),
+) -> str:
+    """A plain table; `right` names the columns that are aligned at their right edge.
+
+    `least`: those that a terminal too narrow for all goes without, in this order.
+    """
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    if least and sum(widths) + 2 * (len(head) - 1) > _stdout_width():
+        kept = [i for i, title in enumerate(head) if title != least[0]]
+        narrower = [[row[i] for i in kept] for row in rows]
+        return columns([head[i] for i in kept], narrower, right, least[1:])
     lines = []
     for row in [head, *rows]:
         cells = [
@@ -182,6 +196,11 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collectio
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def _stdout_width() -> float:
+    """Columns of the terminal that stdout is; no limit where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
 
 
 def common_options(function: _F) -> _F:
