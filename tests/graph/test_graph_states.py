@@ -23,7 +23,41 @@ SIGNATURES = {
     "unnamed extents": ("past_key_values.1.key", "present.1.key", (CACHE[0], ["b", 2, "n", 8]), 2),
     "attributes": ("past_key_values_key_cache_0", "present_key_values_key_cache_0", CACHE, 2),
     "stacked": ("past_3", "present_3", ([2, 1, 4, "past_seq", 8], [2, 1, 4, "total", 8]), 3),
+    "stacked, without a name of the pair": ("past", "present", (["n", 2, "past", 8], CACHE[1]), 2),
+    "onnxruntime-genai": (
+        "past_key_values.0.key",
+        "present.0.key",
+        (
+            ["batch_size", 2, "past_sequence_length", 8],
+            ["batch_size", 2, "total_sequence_length", 8],
+        ),
+        2,
+    ),
+    "extents without names": (
+        "past_key_values.0.key",
+        "present.0.key",
+        ([None, 2, None, 8], [None, 2, None, 8]),
+        2,
+    ),
+    "names of nodes": (
+        "past_key_values_key_cache_0",
+        "cat_3",
+        (CACHE[0], ["s1", 2, "past + n", 8]),
+        2,
+    ),
+    "keys of an encoder": (
+        "past_key_values.0.encoder.key",
+        "present.0.encoder.key",
+        (["batch", 2, "encoder_length", 8], ["batch", 2, "encoder_length_out", 8]),
+        None,
+    ),
+    "static cache": ("key_cache.0", "new_key_cache.0", ([1, 2, 64, 8], [1, 2, 64, 8]), None),
     "GRU": ("h", "hn", FIXED, None),
+    "LSTM": ("c0", "c_n", FIXED, None),
+    "RNN of any batch": ("hidden_in", "hidden_out", ([1, "n", 8], [1, "LSTMhn_dim_1", 8]), None),
+    "VAD of unknown extents": ("state", "stateN", ([2, None, 128], [None, None, None]), None),
+    "matting": ("r1i", "r1o", FIXED, None),
+    "wide streams": ("cache_last_time", "cache_last_time_next", FIXED, None),
     "VAD": ("state", "stateN", FIXED, None),
     "streaming": ("input_cache", "output_cache", FIXED, None),
     "transducer": ("state_in_1", "state_out_1", FIXED, None),
@@ -45,22 +79,62 @@ def test_exporters_are_understood(name: str) -> None:
     assert found == (StatePair(before, behind, axis),)
 
 
-@settings(deadline=None, max_examples=20)
-@given(st.permutations(range(6)))
-def test_many_are_paired_by_their_words(order: list[int]) -> None:
-    names = [
-        (f"past_key_values.{n}.{k}", f"present.{n}.{k}") for n in range(3) for k in ("key", "value")
+BEFORE_AND_BEHIND = st.sampled_from(
+    (
+        ("past_{}", "present_{}"),
+        ("prev_{}", "next_{}"),
+        ("{}_in", "{}_out"),
+        ("input_{}", "output_{}"),
+        ("{}", "new_{}"),
+        ("{}", "{}N"),
+        ("{}", "{}_out"),
+        ("in.{}", "out.{}"),
+    )
+)
+WORDS = st.sampled_from(("key", "value", "state", "hidden", "conv_cache", "rnn_h", "attn_key"))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(WORDS, st.integers(0, 11)), min_size=1, max_size=8, unique=True),
+    BEFORE_AND_BEHIND,
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_states_are_paired_by_their_words_in_any_order(words, names, grows, random) -> None:
+    before, behind = names
+    shapes = CACHE if grows else FIXED
+    pairs = [
+        (before.format(f"{w}_{n}"), behind.format(f"{w}_{n}"), 2 if grows else None)
+        for w, n in words
     ]
-    made = model_of(*((a, b, CACHE) for a, b in names))
-    outputs = [made.graph.output[1 + n] for n in order]
-    del made.graph.output[1:]
+    made = model_of(*((a, b, shapes) for a, b, _ in pairs), more={"input_ids": ["batch", "n"]})
+    outputs = list(made.graph.output)
+    random.shuffle(outputs)
+    del made.graph.output[:]
     made.graph.output.extend(outputs)
+    assert find_states(made, {}) == tuple(StatePair(*p) for p in pairs)
+
+
+def test_outputs_with_names_of_nodes_follow_the_order_of_the_inputs() -> None:
+    names = [(f"past_{k}_{n}", f"cat_{7 * n + k}") for k in range(2) for n in range(3)]
+    made = model_of(*((a, b, CACHE) for a, b in names))
     assert [(p.input, p.output) for p in find_states(made, {})] == names
+    del made.graph.output[-1]
+    assert find_states(made, {}) == ()
 
 
 def test_ordinary_inputs_are_no_states() -> None:
     resized = [1, 3], [1, 4]
-    for pair in (("input", "output", FIXED), ("past", "present", resized), ("x", "y", FIXED)):
+    for pair in (
+        ("input", "output", FIXED),
+        ("past", "present", resized),
+        ("x", "y", FIXED),
+        ("input_image", "output_image", FIXED),
+        ("input_ids", "output_ids", FIXED),
+        ("encoder_hidden_states", "last_hidden_state", FIXED),
+        ("past_key_values.0.encoder.key", "cat_1", CACHE),
+    ):
         assert find_states(model_of(pair), {}) == ()
 
 
@@ -70,7 +144,8 @@ def test_a_pair_can_be_told() -> None:
     for told, text in (
         ({"a": "e"}, "no output 'e'"),
         ({"e": "b"}, "no input 'e'"),
-        ({"a": "d"}, "differ"),
+        ({"a": "d"}, r"'a' \(batch, 2, past, 8\) and 'd' \(2, 1, 64\) differ"),
+        ({"a": "b", "c": "b"}, "told for two states"),
     ):
         with pytest.raises(UsageError, match=text):
             find_states(made, told)
@@ -88,3 +163,22 @@ def test_inputs_of_a_decoder_are_known_by_their_names() -> None:
     assert (found.masks, found.positions) == (("attention_mask",), ("position_ids",))
     assert found.chunk_axes == (("input_ids", 1), ("position_ids", 1))
     assert found.total_axes == (("attention_mask", 1),)
+
+
+def test_inputs_that_have_other_extents_are_left_to_the_caller() -> None:
+    more = {
+        "input_ids": ["batch", "n"],
+        "mask": ["batch", 1, "n", "total"],
+        "padding_mask": ["batch", "n"],
+        "cache_position": ["n"],
+        "frames_mask": [1, 64],
+        "seqlens_k": ["batch"],
+        "total_sequence_length": [],
+        "encoder_hidden_states": ["batch", "frames", 64],
+    }
+    made = model_of(("past_key_values.0.key", "present.0.key", CACHE), more=more)
+    found = decoder_inputs(made, find_states(made, {}))
+    assert (found.masks, found.positions) == (("mask",), ("cache_position",))
+    assert (found.lasts, found.totals) == (("seqlens_k",), ("total_sequence_length",))
+    counted = (("input_ids", 1), ("mask", 2), ("padding_mask", 1), ("cache_position", 0))
+    assert (found.chunk_axes, found.total_axes) == (counted, (("mask", 3),))

@@ -1,29 +1,51 @@
 """① States of a model, by the names and shapes of its inputs and outputs as exporters write them.
 
     past_key_values.0.key (1, 2, past, 64)    present.0.key (1, 2, past + sequence, 64)    axis 2
+    state (2, batch, 128)                     stateN (2, batch, 128)                       none
 
 An input and an output are a pair where their names have the same words, but for those that say
 before and behind (`past`, `present`, `in`, `out`, …), and their shapes agree but for one extent.
+Outputs that exporters number (`cat_1`) follow the order of the inputs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import ModelProto, TensorShapeProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from autotune.errors import UsageError
 from autotune.graph.reader.dimensions import is_tensor
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
-_BEFORE = frozenset(("past", "in", "input", "prev", "previous", "old", "last", "initial", "init"))
-_BEHIND = frozenset(
-    ("present", "out", "output", "new", "next", "cur", "current", "updated", "final")
+_PHRASES = re.compile(r"(?i)(past|present)[_.]?keys?[_.]?values?|(past|present)_kv")
+_FORMULA = re.compile(r"(?i)([hcs])_?([0nxy]?)")
+"""States as formulas write them: h, h0 and hx before, hn and hy behind."""
+
+_BEFORE = frozenset(("past", "prev", "previous", "old", "last", "initial", "init"))
+_BEHIND = frozenset(("present", "new", "next", "cur", "current", "updated", "final", "n"))
+_PORTS = frozenset(("in", "input", "i", "out", "output", "o"))
+"""Words that say before or behind of any input and output: only of a state are they a pair."""
+_STATES = frozenset(
+    (
+        *("state", "hidden", "cell", "h", "c", "rnn", "lstm", "gru", "memory", "mem", "cache"),
+        *("cached", "key", "value", "kv", "buffer", "buf", "conv", "context", "r"),
+    )
 )
-_PHRASES = re.compile(r"(?i)(past|present)[_.]?key[_.]?values?|(past|present)_kv")
-_TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds", "tokens")
+_GROWING = frozenset(("key", "value", "kv", "att", "attn", "attention"))
+_FIXED = frozenset(("encoder", "cross"))
+_SAME = {"keys": "key", "k": "key", "values": "value", "v": "value"} | {
+    f"{word}s": word for word in ("state", "cache", "buffer", "cell", "memory", "context")
+}
+_LENGTHS = re.compile(r"(?i)past|seq|len|cache|time|total|kv")
+_TOKENS = frozenset(("ids", "tokens", "token", "embeds", "embeddings"))
+_POSITIONS = frozenset(("pos", "position", "positions"))
+_INTEGERS = (TensorProto.INT64, TensorProto.INT32)
+
+_Dimension = TensorShapeProto.Dimension
+_Key = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,117 +76,225 @@ class DecoderInputs:
     total_axes: tuple[tuple[str, int], ...]
 
 
-def find_states(model: ModelProto, told: Mapping[str, str]) -> tuple[StatePair, ...]:
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A name as its words and numbers, without those that say before or behind.
+
+    `side`: whether a word says which; `port`: whether one says so of any input and output.
+    """
+
+    key: _Key
+    side: bool
+    port: bool
+
+    @property
+    def words(self) -> frozenset[str]:
+        return frozenset(self.key[0])
+
+
+def find_states(model: ModelProto, told: Mapping[str, str] | None = None) -> tuple[StatePair, ...]:
     """The states of a model, in the order of its inputs; `told`: pairs of an input and an output.
 
     Raises UsageError for names that the model does not have, and for shapes that do not fit.
     """
+    told = told or {}
     stored = {t.name for t in model.graph.initializer}
     inputs = {v.name: v for v in model.graph.input if v.name not in stored and is_tensor(v)}
     outputs = {v.name: v for v in model.graph.output if is_tensor(v)}
     for name, result in told.items():
         _require(name, inputs, "input")
         _require(result, outputs, "output")
-    left = [name for name in outputs if name not in told.values()]
-    found = []
-    for name, value in inputs.items():
-        output = told.get(name) or _partner(value, [outputs[n] for n in left])
-        if not output:
-            continue
-        left = [n for n in left if n != output]
-        axes = _differing(value, outputs[output])
-        if axes is None:
+        if list(told.values()).count(result) > 1:
             raise UsageError(
-                f"the shapes of '{name}' and '{output}' differ in more than one dimension",
-                "a state keeps its shape, or grows along one dimension",
+                f"output '{result}' is told for two states", "give each input an output of its own"
             )
-        found.append(StatePair(name, output, axes[0] if axes else None))
-    return tuple(found)
+        if not _fits(inputs[name], outputs[result]):
+            raise UsageError(
+                f"'{name}' {_shown(inputs[name])} and '{result}' {_shown(outputs[result])} differ "
+                "in more than one dimension",
+                "a state keeps its type and shape, or grows along one dimension",
+            )
+    left = [v for name, v in outputs.items() if name not in told.values()]
+    found = dict(told)
+    for value in (v for name, v in inputs.items() if name not in told):
+        output = _partner(value, left)
+        if output is not None:
+            found[value.name] = output.name
+            left.remove(output)
+    found |= _by_order([v for n, v in inputs.items() if n not in found], left)
+    batches = _batches(v for n, v in inputs.items() if n not in found)
+    return tuple(
+        StatePair(n, found[n], _axis(v, outputs[found[n]], batches, n in told))
+        for n, v in inputs.items()
+        if n in found
+    )
 
 
 def decoder_inputs(model: ModelProto, states: Sequence[StatePair]) -> DecoderInputs:
     """The inputs of a decoder that are neither its states nor its tokens, by what they are."""
     taken = {pair.input for pair in states} | {t.name for t in model.graph.initializer}
-    rest = {v.name: v for v in model.graph.input if v.name not in taken}
-    masks, positions, lasts, totals = (
-        tuple(n for n in rest if part in n.lower() and "encoder" not in n.replace("decoder", ""))
-        for part in ("mask", "position", "seqlens", "total_seq")
-    )
-    chunk = {_chunk_name(rest[n]) for n in (*_TOKENS, *positions) if n in rest} - {""}
+    rest = [v for v in model.graph.input if v.name not in taken and is_tensor(v)]
+    words = {v.name: {w.lower() for w in _WORDS.findall(v.name)} for v in rest}
+    own = [v for v in rest if "encoder" not in words[v.name]]
+    positions = [v for v in own if words[v.name] & _POSITIONS and _is_integer(v)]
+    masks = [v for v in own if any(w.endswith("mask") for w in words[v.name])]
+    tokens = [v for v in own if words[v.name] & _TOKENS and _dims(v)]
+    chunk = {_text(_dims(v)[_chunk_axis(v)]) for v in (*tokens, *positions) if _dims(v)} - {""}
+    masks = [v for v in masks if _dims(v) and _is_total(_dims(v)[-1], chunk)]
+    counted = {v.name: _chunk_axis(v) for v in (*tokens, *positions) if _dims(v)}
+    counted = {n: a for n, a in counted.items() if n not in {v.name for v in masks}}
+    counted |= {v.name: len(_dims(v)) - 2 for v in masks if len(_dims(v)) > 2}
     axes = tuple(
-        (name, axis)
-        for name, value in rest.items()
-        if name not in masks
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
-        if dim.dim_param in chunk or (axis == _last_axis(value) and _is_counted(name, positions))
+        (value.name, axis)
+        for value in rest
+        for axis, dim in enumerate(_dims(value))
+        if _is_open(dim) and (_text(dim) in chunk or counted.get(value.name) == axis)
     )
     return DecoderInputs(
-        masks, positions, lasts, totals, axes, tuple((n, _last_axis(rest[n])) for n in masks)
+        masks=tuple(v.name for v in masks),
+        positions=tuple(v.name for v in positions),
+        lasts=tuple(v.name for v in own if "seqlens" in v.name.lower()),
+        totals=tuple(v.name for v in own if "total_seq" in v.name.lower()),
+        chunk_axes=axes,
+        total_axes=tuple((v.name, len(_dims(v)) - 1) for v in masks),
     )
 
 
-def _is_counted(name: str, positions: Sequence[str]) -> bool:
-    """Whether an input has an element for each new place."""
-    return name in positions or (name in _TOKENS and not name.endswith("embeds"))
+# --- names ---
 
 
-def _chunk_name(value: ValueInfoProto) -> str:
-    """The name of the dimension of new places of tokens, embeddings or positions."""
-    dims = value.type.tensor_type.shape.dim
-    if not dims:
-        return ""
-    return str(dims[1 if value.name.endswith("embeds") else len(dims) - 1].dim_param)
+def _partner(value: ValueInfoProto, outputs: Iterable[ValueInfoProto]) -> ValueInfoProto | None:
+    """The output that takes the place of an input by its name."""
+    return next((o for o in outputs if _is_named(value.name, o.name) and _fits(value, o)), None)
 
 
-def _last_axis(value: ValueInfoProto) -> int:
-    return max(0, len(value.type.tensor_type.shape.dim) - 1)
+def _is_named(before: str, behind: str) -> bool:
+    """Whether names say that an output is the next value of an input."""
+    formulas = _FORMULA.fullmatch(before), _FORMULA.fullmatch(behind)
+    if formulas[0] and formulas[1]:
+        return formulas[0][1].lower() == formulas[1][1].lower()
+    a, b = _name(before, _BEFORE), _name(behind, _BEHIND)
+    if a.key != b.key:
+        return False
+    is_state = bool(a.words & _STATES) and not a.words & _TOKENS
+    return (a.side and b.side) or (is_state and (a.side or a.port or b.side or b.port))
 
 
-def _partner(value: ValueInfoProto, outputs: Sequence[ValueInfoProto]) -> str:
-    """The output that takes the place of an input; "" where none does."""
-    words, is_before = _words(value.name)
-    for output in outputs:
-        found, is_behind = _words(output.name)
-        is_hidden = output.name.lower() == f"{value.name.lower()}n"  # h and hn, as in formulas
-        is_named = words == found and (is_before or is_behind)
-        is_told = bool(words) or "past" in value.name
-        if (is_hidden or (is_named and is_told)) and _fits(value, output):
-            return str(output.name)
-    return ""
-
-
-def _words(name: str) -> tuple[tuple[str, ...], bool]:
-    """The words of a name without those that say before or behind, and whether it had such."""
+def _name(name: str, side: frozenset[str]) -> _Name:
     bare = _PHRASES.sub(" ", name)
-    words = [word.lower() for word in _WORDS.findall(bare)]
-    kept = tuple(w for w in words if w not in _BEFORE and w not in _BEHIND)
-    return kept, bare != name or len(kept) < len(words)
+    found = [_SAME.get(w.lower(), w.lower()) for w in _WORDS.findall(bare)]
+    kept = [w for w in found if w not in _BEFORE | _BEHIND | _PORTS]
+    words = {w for w in kept if not w.isdigit()}
+    if words & _GROWING:  # key_cache_0 is key.0
+        words -= {"cache"}
+    return _Name(
+        (tuple(sorted(words)), tuple(w for w in kept if w.isdigit())),
+        side=bare != name or not side.isdisjoint(found),
+        port=not _PORTS.isdisjoint(found),
+    )
+
+
+def _by_order(
+    inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoProto]
+) -> dict[str, str]:
+    """Caches whose outputs have names of nodes: as many outputs, in the order of the inputs."""
+    caches = [v for v in inputs if _is_cache(v.name)]
+    fitting = [o for o in outputs if any(_fits(v, o) for v in caches)]
+    if len(caches) != len(fitting) or not all(map(_fits, caches, fitting)):
+        return {}
+    return {v.name: o.name for v, o in zip(caches, fitting, strict=True)}
+
+
+def _is_cache(name: str) -> bool:
+    """Whether a name says that an input holds the past of an attention."""
+    words = _name(name, _BEFORE).words
+    return not words & _FIXED and (bool(words & _GROWING) or "past" in name.lower())
+
+
+# --- shapes ---
 
 
 def _fits(value: ValueInfoProto, output: ValueInfoProto) -> bool:
-    a, b = value.type.tensor_type, output.type.tensor_type
-    return a.elem_type == b.elem_type and _differing(value, output) is not None
-
-
-def _differing(value: ValueInfoProto, output: ValueInfoProto) -> tuple[int, ...] | None:
-    """The dimension in which shapes differ, or none; None where they do not fit together."""
-    a, b = (v.type.tensor_type.shape.dim for v in (value, output))
-    if not output.type.tensor_type.HasField("shape") or len(a) != len(b):
-        return None
+    """Whether an output can take the place of an input, or a longer one's."""
+    if value.type.tensor_type.elem_type != output.type.tensor_type.elem_type:
+        return False
+    if not output.type.tensor_type.HasField("shape"):
+        return bool(value.type.tensor_type.HasField("shape"))
+    a, b = _dims(value), _dims(output)
+    if len(a) != len(b):
+        return False
     pairs = list(zip(a, b, strict=True))
-    if any(x.dim_value != y.dim_value for x, y in pairs if x.dim_value and y.dim_value):
-        return None
-    found = tuple(n for n, (x, y) in enumerate(pairs) if _text(x) != _text(y))
-    open_ = tuple(n for n, (x, y) in enumerate(pairs) if not (_text(x) and _text(y)))
-    if len(found) > 1:  # exporters name what they do not know
-        found = tuple(n for n in found if "past" in _text(a[n])) or found
-    if not found and len(open_) == 1:
-        return open_
-    return found if len(found) < 2 else None
+    same = all(x.dim_value == y.dim_value for x, y in pairs if not (_is_open(x) or _is_open(y)))
+    return same and sum(map(_is_sum, a, b)) < 2
 
 
-def _text(dim: TensorShapeProto.Dimension) -> str:
-    return str(dim.dim_value) if dim.HasField("dim_value") else str(dim.dim_param)
+def _axis(
+    value: ValueInfoProto, output: ValueInfoProto, batches: frozenset[str], is_told: bool
+) -> int | None:
+    """The dimension that grows: its name is part of a sum, or says a length, or none else can.
+
+    Exporters invent names for extents that they do not know; such a one is no proof of growth.
+    """
+    a = _dims(value)
+    b = _dims(output) or [_Dimension()] * len(a)
+    pairs = list(zip(a, b, strict=True))
+    sums = [n for n, (x, y) in enumerate(pairs) if _is_sum(x, y)]
+    if sums:
+        return sums[0]
+    differing = [
+        n
+        for n, (x, y) in enumerate(pairs)
+        if _is_open(x) and _is_open(y) and not (_text(x) and _text(x) == _text(y))
+    ]
+    able = [n for n in differing if _text(a[n]) not in batches and "batch" not in _text(a[n])]
+    is_fixed = bool(_name(value.name, _BEFORE).words & _FIXED)
+    named = [n for n in able if _LENGTHS.search(_text(a[n]))]
+    if len(named) == 1 and not is_fixed:
+        return named[0]
+    inner = [n for n in able if n > 0]
+    return max(inner) if inner and (is_told or _is_cache(value.name)) else None
+
+
+def _is_sum(before: _Dimension, behind: _Dimension) -> bool:
+    """Whether an extent is another with something added: `past + sequence`."""
+    a, b = _text(before), _text(behind)
+    return _is_open(before) and a != b and a != "" and a in re.split(r"[\s+*/()-]+", b)
+
+
+def _batches(inputs: Iterable[ValueInfoProto]) -> frozenset[str]:
+    """Names of the first dimension of inputs that are no states."""
+    return frozenset(_text(_dims(v)[0]) for v in inputs if len(_dims(v)) > 1) - {""}
+
+
+def _dims(value: ValueInfoProto) -> Sequence[_Dimension]:
+    return list(value.type.tensor_type.shape.dim)
+
+
+def _is_open(dim: _Dimension) -> bool:
+    return not (dim.HasField("dim_value") and dim.dim_value >= 0)
+
+
+def _text(dim: _Dimension) -> str:
+    return str(dim.dim_param)
+
+
+def _shown(value: ValueInfoProto) -> str:
+    dims = ", ".join(_text(d) or ("?" if _is_open(d) else str(d.dim_value)) for d in _dims(value))
+    return f"({dims})"
+
+
+def _is_total(dim: _Dimension, chunk: set[str]) -> bool:
+    return _is_open(dim) and _text(dim) not in chunk
+
+
+def _chunk_axis(value: ValueInfoProto) -> int:
+    """The dimension of new places of tokens, embeddings or positions."""
+    last = len(_dims(value)) - 1
+    return max(0, last if _is_integer(value) else last - 1)
+
+
+def _is_integer(value: ValueInfoProto) -> bool:
+    return value.type.tensor_type.elem_type in _INTEGERS
 
 
 def _require(name: str, known: Mapping[str, ValueInfoProto], what: str) -> None:
