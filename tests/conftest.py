@@ -93,6 +93,8 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv("ZIG_GLOBAL_CACHE_DIR", os.environ.get("ZIG_GLOBAL_CACHE_DIR", str(zig)))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("AUTOTUNE_STORE", raising=False)
+        for command in ("TUNE", "RESUME"):  # seconds for each session, of which few tests are
+            patch.setenv(f"AUTOTUNE_{command}_COMPARE", "0")
         yield
 
 

@@ -376,6 +376,11 @@ events_option = click.option(
     type=click.Choice(["jsonl"]),
     help="Write every event as a JSON line to stdout.",
 )
+compare_option = click.option(
+    "--compare/--no-compare",
+    default=True,
+    help="At the end, compile the network and time it in turns with the untuned one.  [compare]",
+)
 format_option = click.option(
     "--format",
     "style",

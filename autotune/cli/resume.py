@@ -11,6 +11,7 @@ import click
 from autotune.cli.console import common_options, say, say_note, stage
 from autotune.cli.options import (
     FILE,
+    compare_option,
     events_option,
     format_option,
     max_error_option,
@@ -28,10 +29,13 @@ from autotune.cli.options import (
 @max_error_option
 @warm_start_option
 @store_option
+@compare_option
 @events_option
 @format_option
 @common_options
-def command(log_path: Path, events: str | None, style: str, **given: Any) -> int:
+def command(
+    log_path: Path, compare: bool, events: str | None, style: str, **given: Any
+) -> int:
     """Go on with the session of LOG: same model, settings and seed, nothing measured twice.
 
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.
@@ -39,13 +43,18 @@ def command(log_path: Path, events: str | None, style: str, **given: Any) -> int
     """
     from autotune.api.request import ResumeRequest
     from autotune.api.tune.session import reopen
-    from autotune.cli.sessions import run_session
+    from autotune.cli.sessions import added, budget_text, run_session
 
     with ExitStack() as stack:
         with stage(f"reading {log_path.name}"):
             session = stack.enter_context(reopen(ResumeRequest(log_path, **given)))
         for text in session.notes:
             say_note(text)
+        if session.is_spent:
+            say_note(
+                f"nothing is left of the budget, {budget_text(session.budget)}; add some: "
+                f"autotune resume {log_path} {added(session.budget)}"
+            )
         if events is None:
             say(f"{log_path}: {len(session.log.records)} measurements taken over")
-        return run_session(session, events, style)
+        return run_session(session, events, style, compare)

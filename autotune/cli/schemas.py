@@ -259,11 +259,23 @@ class PlanOutput(TypedDict):
     settings: list[SettingOutput]
 
 
+class InTurnsOutput(TypedDict):
+    """The compiled network in turns with the untuned one; `ratio`: tuned over untuned."""
+
+    untuned_s: float
+    tuned_s: float
+    ratio: float
+    low: float
+    high: float
+    n_rounds: int
+
+
 class SessionOutput(TypedDict):
-    """A session that has ended: the last event of each of its runs."""
+    """A session that has ended: the last event of each of its runs, and the network in turns."""
 
     log: str
     runs: list[Any]
+    in_turns: InTurnsOutput | None
 
 
 class DistilledOutput(TypedDict):

@@ -11,6 +11,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from autotune.api.te.workloads import parse_source
+from autotune.api.tune.in_turns import (
+    compare_in_turns,
+    require_comparable,
+    write_in_turns,
+)
 from autotune.api.tune.session import OpenSession
 from autotune.api.tune.several import SeveralTunings
 from autotune.api.tune.tune_result import require_valid
@@ -28,10 +34,14 @@ from autotune.cli.console import (
 from autotune.cli.progress import JsonLines
 from autotune.cli.signals import ENDS, end_now, exit_code, handled
 from autotune.cli.waiting import is_screen
-from autotune.display.lines import summary_lines
+from autotune.codec import to_json
+from autotune.display.lines import in_turns_text, summary_lines
 from autotune.display.renderers import Plain, Renderer, table_on_stderr
-from autotune.errors import ExitCode
+from autotune.errors import AutotuneError, ExitCode
+from autotune.records import InTurns
 from autotune.tuner import (
+    Budget,
+    NetworkTimed,
     NoiseNoticed,
     OfTarget,
     SessionFinished,
@@ -39,6 +49,7 @@ from autotune.tuner import (
     event_to_json,
     of_target,
 )
+from autotune.units import format_duration
 
 if TYPE_CHECKING:
     from autotune.cli.schemas import SessionOutput
@@ -97,33 +108,88 @@ class Notes:
             renderer.note(text)
 
 
-def run_session(session: OpenSession, events: str | None, style: str = "text") -> int:
+def run_session(
+    session: OpenSession, events: str | None, style: str = "text", compare: bool = True
+) -> int:
     """Run `session` and show its events; returns the exit code.
 
     On stdout: the `events` alone, or the path of the log, with `style` "json" its runs as well.
+    `compare`: compile its network at the end, and time it in turns with the untuned one.
     """
     path = session.journal.path
     stop = StopFlag(path)
     notes = Notes()
     with stage("measuring peak rates, learning from earlier logs"):
         tuning = session.start(stop, notes)
+    if events is None:
+        age_s = time.monotonic() - session.begun_s
+        say(f"set-up took {format_duration(age_s)}, which counts as time of the session")
     if (session.config.warm_start or tuning.warm.n_records) and events is None:
         say(str(tuning.warm))
     renderer = make_renderer(events, stop)
     notes.show_in(renderer)
-    with stop.installed(), invocation().waiting.held() if stop.is_shown else nullcontext():
-        finished = _show(tuning, renderer, notes)
-    if events is None and style == "json":
-        put_json(_session_json(path, finished))
-    elif events is None:
-        put_path(path)
-    said = () if events is not None else notes.texts
-    return _conclude(finished, path, stop, said, quiet=events is not None)
+    with stop.installed():
+        with invocation().waiting.held() if stop.is_shown else nullcontext():
+            finished = _show(tuning, renderer, notes)
+        in_turns = None
+        if events is None and style == "text":
+            put_path(path)
+        said = () if events is not None else notes.texts
+        try:
+            code = _conclude(finished, path, stop, said, quiet=events is not None)
+            if code == ExitCode.OK and compare and parse_source(session.header.model_path) is None:
+                in_turns = _compare(session, stop, renderer if events else None)
+        finally:
+            if events is None and style == "json":
+                put_json(_session_json(path, finished, in_turns))
+    return code
 
 
-def _session_json(path: Path, found: dict[str, SessionFinished]) -> SessionOutput:
+_COMPARING = "compiling the network tuned and untuned"
+
+
+def _compare(session: OpenSession, stop: StopFlag, renderer: Renderer | None) -> InTurns | None:
+    """The last line: the compiled network beside the untuned one. `renderer`: of events."""
+    path, begun_s = session.journal.path, time.monotonic()
+    try:
+        require_comparable(session.log)
+        if renderer is None:
+            say(f"{_COMPARING}, then timing both in turns")
+        with stage(_COMPARING):
+            found = compare_in_turns(path, stop)
+    except AutotuneError as error:
+        say_late_note(f"not timed in turns with the untuned network: {error.message}")
+        return None
+    if stop():
+        return None
+    write_in_turns(session.journal, found, begun_s)
+    if renderer is None:
+        say(in_turns_text(found))
+    else:
+        renderer.show(NetworkTimed(found))
+    return found
+
+
+def budget_text(budget: Budget) -> str:
+    """`64 trials or 10m00s`."""
+    trials = [] if budget.trials is None else [f"{budget.trials} trials"]
+    time_s = [] if budget.time_s is None else [format_duration(budget.time_s)]
+    return " or ".join([*trials, *time_s])
+
+
+def added(budget: Budget) -> str:
+    """Options that add as much again."""
+    if budget.trials is not None:
+        return f"--trials {budget.trials}"
+    return f"--time {round(budget.time_s or 0.0)}s"
+
+
+def _session_json(
+    path: Path, found: dict[str, SessionFinished], in_turns: InTurns | None
+) -> SessionOutput:
     runs = [event_to_json(OfTarget(key, e) if key else e) for key, e in found.items()]
-    return {"log": str(path), "runs": runs}
+    compared = None if in_turns is None else to_json(in_turns)
+    return {"log": str(path), "runs": runs, "in_turns": compared}
 
 
 def make_renderer(events: str | None, stop: StopFlag) -> Renderer:

@@ -25,6 +25,7 @@ from autotune.cli.options import (
     THREADS,
     Preset,
     args_option,
+    compare_option,
     environment_of,
     events_option,
     exactness_options,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     help="Go on with --log where it exists, up to this budget in total; else start it.",
 )
 @click.option("--dry-run", is_flag=True, help="Show tasks and settings; measure nothing.")
+@compare_option
 @events_option
 @format_option
 @common_options
@@ -85,6 +87,7 @@ def command(
     arguments: str | None,
     resume_or_start: bool,
     dry_run: bool,
+    compare: bool,
     events: str | None,
     style: str,
     **options: Any,
@@ -145,7 +148,7 @@ def command(
                 f"{_threads_text(session.header)}, seed {prepared.config.seed}, "
                 f"log {session.journal.path}"
             )
-        return run_session(session, events, style)
+        return run_session(session, events, style, compare)
 
 
 def _traced(settings: Resolved) -> Resolved:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from autotune.errors import LogMismatch
 from autotune.records.reader import read_log
-from autotune.records.record import Header, Log, MeasureRecord, Workload
+from autotune.records.record import End, Header, Log, MeasureRecord, Workload
 from autotune.result import MeasureStatus
 
 UNSAFE = (MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE)
@@ -86,12 +86,22 @@ def distill(paths: Sequence[Path]) -> Log:
     if not best:
         raise LogMismatch("no log holds a valid measurement", "tune first: autotune tune MODEL")
     runs = {record.run_id for record in best.values()}
+    ends = _timed_ends(logs[0]) if len(logs) == 1 else ()
+    runs |= {end.run_id for end in ends}
     return Log(
         headers=_headers(logs, runs),
         workloads={key: w for key, w in workloads.items() if key in {group[0] for group in best}},
         records=tuple(best.values()),
+        ends=ends,
         n_skipped=sum(log.n_skipped for log in logs),
     )
+
+
+def _timed_ends(log: Log) -> tuple[End, ...]:
+    """The ends that tell whether the network of a log is faster than the untuned one."""
+    machines = {(h.target.key, h.n_threads): h.run_id for h in log.headers}
+    kept = {run for machine, run in machines.items() if log.in_turns(*machine) is not None}
+    return tuple(end for end in log.ends if end.run_id in kept and end.in_turns is not None)
 
 
 def _headers(logs: Sequence[Log], runs: set[str]) -> tuple[Header, ...]:

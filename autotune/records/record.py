@@ -174,12 +174,35 @@ class MeasureRecord:
 
 @brief
 @dataclass(frozen=True, slots=True)
+class InTurns:
+    """The compiled network, timed in turns with the untuned one.
+
+    Seconds of an inference, on average over the variants. `ratio`: tuned over untuned, of the
+    rounds, with the ends of its interval (95 %).
+    """
+
+    untuned_s: float
+    tuned_s: float
+    ratio: float
+    low: float
+    high: float
+    n_rounds: int
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the untuned network is faster, beyond doubt: `compile` then makes that."""
+        return self.low > 1.0
+
+
+@brief
+@dataclass(frozen=True, slots=True)
 class End:
     """A run stopped in an orderly way, for `reason`, with these totals of the whole log.
 
     `stops`: why tasks get no more trials; `bounds_s`: what they can come down to; both by key.
     `seconds`: where the time of this run went, by name. `noise`: how much others disturbed.
     `peaks`: the peak rates that the bounds come from, as `measure.peak.Peaks` writes them.
+    `in_turns`: of a second end of the run, after the network was compiled and timed.
     """
 
     run_id: str
@@ -191,6 +214,7 @@ class End:
     seconds: dict[str, float] = field(default_factory=dict)
     noise: dict[str, Any] = field(default_factory=dict)
     peaks: Annotated[dict[str, Any], LEFT_OUT] = field(default_factory=dict)
+    in_turns: Annotated[InTurns | None, LEFT_OUT] = None
 
 
 Entry: TypeAlias = Header | Workload | MeasureRecord | End
@@ -234,6 +258,13 @@ class Log:
         limit = self.settings.get("max_error") if self.headers else None
         is_known = isinstance(limit, int | float)
         return TuneConfig.from_json(self.settings).task_error if is_known else None
+
+    def in_turns(self, target_key: str, n_threads: int) -> InTurns | None:
+        """What the last run over this CPU and number of threads found; None where it did not."""
+        machine = (target_key, n_threads)
+        runs = [h.run_id for h in self.headers if (h.target.key, h.n_threads) == machine]
+        found = [end.in_turns for end in self.ends if runs and end.run_id == runs[-1]]
+        return found[-1] if found else None
 
     def by_machine(self) -> list[Log]:
         """The parts of the log that are of one kind of CPU and one number of threads each.

@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from autotune.records.record import Log
 
+FINAL_TIME = 0.06
+"""Share of the time budget that is kept for measuring the finalists again."""
+
 
 class StopReason(StrEnum):
     """Reason for the end of a session; written to the log."""
@@ -42,6 +45,12 @@ class Budget:
 
     trials: int | None = None
     time_s: float | None = None
+
+    @property
+    def of_search(self) -> Budget:
+        """What is left of it for the search: the finalists are measured again at the end."""
+        time_s = None if self.time_s is None else self.time_s * (1 - FINAL_TIME)
+        return Budget(self.trials, time_s)
 
     def reached(self, n_trials: int, elapsed_s: float) -> StopReason | None:
         """The limit that `n_trials` and `elapsed_s` have reached, if any."""

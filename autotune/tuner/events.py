@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
 from autotune.brief import brief
+from autotune.codec import to_json
 from autotune.measure.noise import Noise
+from autotune.records.record import InTurns
 from autotune.result import MeasureResult
 from autotune.tuner.budget import Budget, StopReason, TaskStop
 from autotune.tuner.outlook import Outlook
@@ -151,6 +153,13 @@ class SessionFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkTimed:
+    """After the end, the network was compiled and timed in turns with the untuned one."""
+
+    in_turns: InTurns
+
+
+@dataclass(frozen=True, slots=True)
 class OfTarget:
     """An event of one of several runs at a time: that over the CPU with the key `target`."""
 
@@ -169,6 +178,7 @@ Event: TypeAlias = (
     | NoiseNoticed
     | DevicesChanged
     | SessionFinished
+    | NetworkTimed
     | OfTarget
 )
 
@@ -214,6 +224,8 @@ def _plain(value: Any) -> Any:
             return found | ({"device": value.device} if value.device else {})
         case Totals():
             return asdict(value)
+        case InTurns():
+            return to_json(value)
         case Outlook():
             return asdict(value) | {"left": value.left}
         case Noise():

@@ -48,7 +48,6 @@ from autotune.tuner.task import TuningTask
 from autotune.tuner.totals import Totals, fastest
 
 _MAX_ASKS = 3  # proposals of nothing new after which a task's space counts as exhausted
-_FINAL_TIME = 0.06  # share of the time budget kept for measuring the finalists again
 _FINALISTS = 4
 _FINAL_ROUNDS = 10  # repeats of each
 _FINAL_MARGIN = 1.15  # finalists are within this factor of the best: noise comes in bursts
@@ -97,6 +96,7 @@ class Session:
     `networks`: where the model may become one of several, the tasks of each with their weights in
     it; else `tasks` are those of the only one. `estimates`: seconds that the default programs of
     tasks are expected to take, by key. `numbers`: of records, where several sessions write one log.
+    `begun_s`: on the clock, from which on time counts against the budget; None: the first event.
     """
 
     run: Run
@@ -118,6 +118,7 @@ class Session:
     networks: Sequence[Sequence[TuningTask]] = ()
     estimates: Callable[[Sequence[TuningTask]], Mapping[str, float]] = lambda tasks: {}
     numbers: Iterator[int] | None = None
+    begun_s: float | None = None
     ledger: Ledger = field(default_factory=Ledger)
     _policies: dict[str, Policy] = field(default_factory=dict)
     _defaults: dict[str, Candidate | None] = field(default_factory=dict)
@@ -162,7 +163,7 @@ class Session:
 
     def turns(self) -> _Turns:
         """`events`, and None whenever nothing is measured yet: then another session may go on."""
-        self._started_s = self.clock()
+        self._started_s = self.clock() if self.begun_s is None else self.begun_s
         reason = StopReason.FAILED
         try:
             yield self._start()
@@ -317,9 +318,7 @@ class Session:
         return self._search_budget().reached(n_trials, self.elapsed_s())
 
     def _search_budget(self) -> Budget:
-        if self.budget.time_s is None or not self.finals:
-            return self.budget
-        return Budget(self.budget.trials, self.budget.time_s * (1 - _FINAL_TIME))
+        return self.budget.of_search if self.finals else self.budget
 
     def _ask(self, state: TaskState, n_building: int = 0, n_batches: int = 1) -> list[Candidate]:
         """New candidates of a task, as many as the budget has room for after `n_building` more."""

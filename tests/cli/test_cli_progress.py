@@ -182,22 +182,23 @@ def test_finalists_are_measured_again_in_every_output(
 @pytest.mark.parametrize(
     ("totals", "n_remeasured", "line"),
     [
-        (WHOLE, 0, "Σ weight·latency: 14.00 ms untuned → 5.500 ms tuned (2.55x)"),
+        (WHOLE, 0, "estimate, Σ weight·latency: 14.00 ms untuned → 5.500 ms tuned (2.55x)"),
         (
             WHOLE,
             3,
-            "Σ weight·latency: 14.00 ms untuned → 5.500 ms tuned (2.55x, finalists measured again)",
+            "estimate, Σ weight·latency: 14.00 ms untuned → 5.500 ms tuned "
+            "(2.55x, finalists measured again)",
         ),
-        (Totals(), 0, "Σ weight·latency: -"),
+        (Totals(), 0, "estimate, Σ weight·latency: -"),
         (
             Totals(5e-3, 3),
             0,
-            "Σ weight·latency: 5.000 ms, no default program was measured",
+            "estimate, Σ weight·latency: 5.000 ms, no default program was measured",
         ),
         (
             Totals(5e-3, 3, 4e-3, 2e-3, 2, 0.999),
             0,
-            "Σ weight·latency of 2 tasks (99 % of the FLOPs): "
+            "estimate, Σ weight·latency of 2 tasks (99 % of the FLOPs): "
             "4.000 ms untuned → 2.000 ms tuned (2.00x)",
         ),
     ],

@@ -175,6 +175,16 @@ def test_the_time_budget_ends_the_session_close_to_its_limit(
     assert last.elapsed_s == 10.0  # 4 + 4 + 2: the last batch was cut to what fits
 
 
+def test_set_up_counts_against_the_time_budget(harness: Callable[..., Harness]) -> None:
+    h = harness(Budget(time_s=10.0))
+    h.session.begun_s = h.session.clock() - 6.0
+    first, *_, last = h.session.events()
+    assert isinstance(first, SessionStarted)
+    assert isinstance(last, SessionFinished)
+    assert first.elapsed_s >= 6.0
+    assert (last.n_trials, last.elapsed_s) == (4, 10.0)
+
+
 def test_the_first_limit_reached_wins(harness: Callable[..., Harness]) -> None:
     assert [
         [*harness(Budget(trials, time_s)).session.events()][-1].reason  # type: ignore[union-attr]

@@ -78,21 +78,30 @@ def compiled(request: CompileRequest) -> Compiled:
 def plan(request: CompileRequest) -> CompilePlan:
     """Plan of a request: defaults from the log, where there is one, else from this machine.
 
-    The model of the request is a file, if there is one. Raises UsageError and LogMismatch for what
-    does not go together.
+    The model of the request is a file, if there is one. Without the records of a log whose network
+    was slower than the untuned one. Raises UsageError and LogMismatch for what does not go
+    together.
     """
+    if request.log is not None:
+        return _faster(plan_of_log(request))
+    if request.model is None:
+        raise UsageError("there is no model", "name a model, or a log that knows it")
     asked = request.threads
     require_threads(asked, are_here=request.target in (None, "native"))
-    if request.log is None:
-        if request.model is None:
-            raise UsageError("there is no model", "name a model, or a log that knows it")
-        words = {"precision": request.precision, "max_error": request.max_error}
-        name = request.target or "native"
-        target = _described(name, request.runner)
-        is_other = is_of_file(name) or request.runner
-        n_threads = asked or (target.n_cores if is_other else default_threads())
-        return _planned(request, resolve(None, words).config, target, n_threads)
-    log = read_log(Path(request.log))
+    words = {"precision": request.precision, "max_error": request.max_error}
+    name = request.target or "native"
+    target = _described(name, request.runner)
+    is_other = is_of_file(name) or request.runner
+    n_threads = asked or (target.n_cores if is_other else default_threads())
+    return _planned(request, resolve(None, words).config, target, n_threads)
+
+
+def plan_of_log(request: CompileRequest) -> CompilePlan:
+    """`plan` for a request with a log, whose records are taken in any case."""
+    given: Any = request.log
+    asked = request.threads
+    require_threads(asked, are_here=request.target in (None, "native"))
+    log = read_log(Path(given))
     config = _config_of(request, log)
     log = log.within(config.task_error)
     if not log.headers:
@@ -102,6 +111,22 @@ def plan(request: CompileRequest) -> CompilePlan:
     request = _completed(request, log, config)
     n_threads = asked or header.n_threads
     return replace(_planned(request, config, target, n_threads, variants_of(header)), log=log)
+
+
+def _faster(plan: CompilePlan) -> CompilePlan:
+    """`plan`, without its records where its network was timed in turns, and found slower."""
+    request, log = plan.request, plan.log
+    found = log.in_turns(plan.target.key, plan.n_threads) if log else None
+    if log is None or found is None or not found.is_slower:
+        return plan
+    is_same = not (request.shapes or request.dims or request.max_error or request.precision)
+    if not is_same or model_hash(plan.bound.path) != log.header.model_hash:
+        return plan
+    plan.note(
+        f"the tuned network took {found.ratio:.3f} times as long as the untuned one in turns, so "
+        "the untuned programs are taken"
+    )
+    return replace(plan, log=None, records=None)
 
 
 def target_in(log: Log, name: str, runner: str | None = None) -> Target:

@@ -177,17 +177,18 @@ def choose(
     latency_s = {key: record.result.latency_s or math.inf for key, record in best.items()}
     kept = [chosen(network, latency_s, guess) for network in networks]
     used = tasks_of(kept)
+    n_tasks = len(tasks)
     if len(kept) > 1:
         first = {k: Timed(r.steps, latency_s[k]) for k, r in best.items()}
         first |= {k: Timed(d.steps, guess[k]) for k, d in defaults.items() if k not in best}
         steps |= _shared(kept, plan, {key: first[key] for key in used}, set(best))
-    missing = [key for key in used if key not in best]
+    missing = [key for key in tasks if key not in best]
     n_carried = len(plan.carried.intersection(missing))
     if n_carried:
-        plan.note(f"{n_carried} of {len(used)} tasks take schedules measured at other extents")
+        plan.note(f"{n_carried} of {n_tasks} tasks take schedules measured at other extents")
     if len(missing) > n_carried:
         n_default = len(missing) - n_carried
-        plan.note(f"{n_default} of {len(used)} tasks take their analytic default")
+        plan.note(f"{n_default} of {n_tasks} tasks take their analytic default")
     return kept, {key: steps[key] for key in used}
 
 

@@ -11,9 +11,10 @@ The command line and the library both take these steps; the command line shows m
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,8 @@ class PreparedModel:
 
     `source`: what the header of the log names, "" for a network that was made in memory. `notes`:
     what a user should know of nodes that are not compiled. `others`: the networks in other
-    precisions, which are tuned as well. `machines`: the kinds of CPU to tune for.
+    precisions, which are tuned as well. `machines`: the kinds of CPU to tune for. `begun_s`: when
+    its time began, of `time.monotonic`: what comes before the search counts against the budget.
     """
 
     networks: tuple[Network, ...]
@@ -76,6 +78,7 @@ class PreparedModel:
     variants: tuple[Variant, ...] = (Variant({}),)
     notes: tuple[str, ...] = ()
     others: tuple[tuple[Network, ...], ...] = ()
+    begun_s: float = field(default_factory=time.monotonic)
 
     @property
     def network(self) -> Network:
@@ -129,6 +132,7 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     `log` is where the session will be written: whether that is possible is checked before the model
     is read; None for a session that will not run. Raises UsageError, ModelError, OutputError.
     """
+    begun_s = time.monotonic()
     machines = _machines(config)
     target = machines[0].target
     given: Any = source.model
@@ -141,6 +145,7 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     notes = (*denial(), *sources.notes, *form_notes(plain_precision(config.precision), target))
     name = str(path.resolve())
     prepared = PreparedModel(sources.wholes, config, machines, name, bound.variants, notes)
+    prepared = replace(prepared, begun_s=begun_s)
     if config.precision == AUTO and sources.cuts:
         prepared = replace(prepared, notes=(*prepared.notes, NOT_MIXED))
     elif config.precision == AUTO:
@@ -199,13 +204,20 @@ class OpenRun:
 class OpenSession:
     """A log that is open for writing, and the plan of the session: `runs`, one per kind of CPU.
 
-    `log`: all entries so far. `notes`: for the user, of it.
+    `log`: all entries so far. `notes`: for the user, of it. `begun_s`: as of `PreparedModel`.
     """
 
     journal: Journal
     log: Log
     runs: tuple[OpenRun, ...]
     notes: tuple[str, ...] = ()
+    begun_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left of the budget of any run."""
+        used = [(run.budget.of_search, spent(run.log)) for run in self.runs]
+        return all(b.reached(s.trials, s.elapsed_s) is not None for b, s in used)
 
     @property
     def header(self) -> Header:
@@ -234,6 +246,8 @@ class OpenSession:
             Tuning(self.journal, run.log, run.header, run.budget, stop, note, rules, device)
             for run in self.runs
         ]
+        for tuning in found:
+            tuning.begun_s = self.begun_s
         if len(found) == 1:
             return found[0]
         n_records = 1 + max((r.sequence for r in self.log.records), default=-1)
@@ -241,7 +255,7 @@ class OpenSession:
 
 
 @contextmanager
-def create(prepared: PreparedModel, log: Path) -> Iterator[OpenSession]:
+def create(prepared: PreparedModel, log_path: Path) -> Iterator[OpenSession]:
     """A session with a new log, which is open inside the block. Raises OutputError."""
     networks, config, others = prepared.networks, prepared.config, prepared.others
     source, variants = prepared.source, prepared.variants
@@ -251,12 +265,13 @@ def create(prepared: PreparedModel, log: Path) -> Iterator[OpenSession]:
         headers.append(new_header(networks, source, variants, machine.target, own, others))
     workloads = network_workloads([*networks, *(n for other in others for n in other)])
     tasks = {w.key: w for w in workloads}
-    with Journal.create(log, headers[0], workloads) as journal:
+    with Journal.create(log_path, headers[0], workloads) as journal:
         if headers[1:]:
             journal.append(headers[1:])
         budget = Budget(config.trials, config.time_s)
         runs = tuple(OpenRun(Log(headers=(h,), workloads=tasks), h, budget) for h in headers)
-        yield OpenSession(journal, Log(headers=tuple(headers), workloads=tasks), runs)
+        log = Log(headers=tuple(headers), workloads=tasks)
+        yield OpenSession(journal, log, runs, begun_s=prepared.begun_s)
 
 
 @contextmanager
@@ -266,7 +281,7 @@ def reopen(request: ResumeRequest) -> Iterator[OpenSession]:
     Raises LogMismatch for a log of another CPU or without its tasks, LogBusy where another process
     is writing it.
     """
-    path = Path(request.log)
+    path, begun_s = Path(request.log), time.monotonic()
     with Journal.open(path) as journal:
         log = journal.log
         require_tasks(path, log)
@@ -279,7 +294,7 @@ def reopen(request: ResumeRequest) -> Iterator[OpenSession]:
         runs = tuple(_next_run(part, given, request) for part in parts)
         notes = (*denial(), *_notes(journal, runs[0].header), *missing)
         journal.append([run.header for run in runs])
-        yield OpenSession(journal, log, runs, notes)
+        yield OpenSession(journal, log, runs, notes, begun_s)
 
 
 @contextmanager
@@ -304,7 +319,8 @@ def reopen_for(prepared: PreparedModel, request: ResumeRequest) -> Iterator[Open
         )
     with reopen(request) as session:
         budget = Budget(config.trials, config.time_s)
-        yield replace(session, runs=tuple(replace(run, budget=budget) for run in session.runs))
+        runs = tuple(replace(run, budget=budget) for run in session.runs)
+        yield replace(session, runs=runs, begun_s=prepared.begun_s)
 
 
 def _next_run(log: Log, given: Mapping[str, Any], request: ResumeRequest) -> OpenRun:

@@ -103,6 +103,8 @@ class Tuning:
     ) -> None:
         self._journal, self._log, self._header = journal, log, header
         self._budget, self._stop = budget, stop
+        self.begun_s = time.monotonic()
+        """When its time began, of `time.monotonic`."""
         self._config = TuneConfig.from_json(header.config)
         self._device = device or device_of(header, self._config)
         self._options = measure_options(log, self._config, device=self._device)
@@ -174,6 +176,7 @@ class Tuning:
             budget=self._budget,
             scheduler=Scheduler(self._tasks, config.batch, config.patience),
             clock=time.monotonic,
+            begun_s=self.begun_s,
             model=ranker,
             stop=self._stop,
             batch=config.batch,

@@ -121,12 +121,12 @@ def gate(
 def measure_rounds(
     now: Run,
     before: Run | None,
-    reference: Run,
+    reference: Run | None,
     is_enough: Callable[[Rounds], bool],
     clock: Callable[[], float] = time.perf_counter,
 ) -> Rounds:
     """Rounds, until they are enough. In each, all sides take turns run by run."""
-    sides = [now, *([before] if before else []), reference]
+    sides = [side for side in (now, before, reference) if side is not None]
     fastest: list[list[float]] = [[] for _ in sides]
     while True:
         time.sleep(PAUSE_S)
@@ -134,8 +134,8 @@ def measure_rounds(
             side()
         for found, times in zip(fastest, _round(sides, clock), strict=True):
             found.append(min(times))
-        ours, *others, units = map(tuple, fastest)
-        rounds = Rounds(ours, others[0] if others else (), units)
+        known = iter(map(tuple, fastest))
+        rounds = Rounds(*(next(known) if side else () for side in (now, before, reference)))
         if is_enough(rounds):
             return rounds
 
