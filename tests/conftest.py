@@ -12,7 +12,7 @@ import pytest
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce, mul
-from tests.forking import Cli, ForkServer
+from tests.forking import UNCOMPARED, Cli, ForkServer
 from tests.targets import CPUS, take_for
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -93,8 +93,8 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv("ZIG_GLOBAL_CACHE_DIR", os.environ.get("ZIG_GLOBAL_CACHE_DIR", str(zig)))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("AUTOTUNE_STORE", raising=False)
-        for command in ("TUNE", "RESUME"):  # seconds for each session, of which few tests are
-            patch.setenv(f"AUTOTUNE_{command}_COMPARE", "0")
+        for name, value in UNCOMPARED.items():
+            patch.setenv(name, value)
         yield
 
 

@@ -43,9 +43,13 @@ class Outcome:
 Cli = Callable[..., Outcome]
 
 
+UNCOMPARED = {f"AUTOTUNE_{command}_COMPARE": "0" for command in ("TUNE", "RESUME")}
+"""Sessions end without timing the compiled network, which takes seconds; few tests are about it."""
+
+
 def environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("AUTOTUNE")}
-    return kept | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    return kept | UNCOMPARED | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
 
 
 def in_process(*arguments: object, cwd: Path | None = None, **env: str) -> Outcome:
