@@ -33,9 +33,7 @@ from autotune.cli.options import (
 @events_option
 @format_option
 @common_options
-def command(
-    log_path: Path, compare: bool, events: str | None, style: str, **given: Any
-) -> int:
+def command(log_path: Path, compare: bool, events: str | None, style: str, **given: Any) -> int:
     """Go on with the session of LOG: same model, settings and seed, nothing measured twice.
 
     What is left of its budget is spent. With --trials or --time, so much more is spent instead.

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.api.te.workloads import parse_source
 from autotune.api.tune.in_turns import (
@@ -188,7 +188,7 @@ def _session_json(
     path: Path, found: dict[str, SessionFinished], in_turns: InTurns | None
 ) -> SessionOutput:
     runs = [event_to_json(OfTarget(key, e) if key else e) for key, e in found.items()]
-    compared = None if in_turns is None else to_json(in_turns)
+    compared: Any = None if in_turns is None else to_json(in_turns)
     return {"log": str(path), "runs": runs, "in_turns": compared}
 
 

@@ -8,8 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from jsonschema import validate
 
 from autotune.api.tune.in_turns import NotComparable, require_comparable
+from autotune.cli.schemas import output_schema
+from autotune.codec import to_json
 from autotune.records import End, InTurns, Journal, read_log
 from autotune.target import parse_target
 from tests.forking import Cli
@@ -32,7 +35,7 @@ def test_a_session_ends_with_both_networks_in_turns(cli: Cli, tuned: Path, tmp_p
     """`resume` with nothing left says what to add, and times what there is."""
     log = tmp_path / "again.jsonl"
     shutil.copy(tuned, log)
-    done = cli("resume", log, "--compare")
+    done = cli("resume", log, "--compare", "--format", "json")
     assert done.code == 0, done.err
     assert (
         f"left of the budget, 16 trials or 5m00s; add some: autotune resume {log} --trials 16"
@@ -42,6 +45,9 @@ def test_a_session_ends_with_both_networks_in_turns(cli: Cli, tuned: Path, tmp_p
     found = read_log(log)
     kept = found.in_turns(found.header.target.key, 1)
     assert kept is not None
+    output = json.loads(done.out)
+    validate(output, output_schema("session", is_closed=True))
+    assert output["in_turns"] == to_json(kept)
     assert kept.n_rounds >= 3
     assert kept.low <= kept.ratio <= kept.high
     assert found.ends[-1].elapsed_s > found.ends[-2].elapsed_s  # it counts as time of the session
@@ -53,6 +59,7 @@ def test_events_end_with_the_comparison(cli: Cli, tuned: Path, tmp_path: Path) -
     done = cli("resume", log, "--compare", "--events", "jsonl")
     *_, finished, last = map(json.loads, done.out.splitlines())
     assert (finished["event"], last["event"]) == ("session_finished", "network_timed")
+    validate(last, output_schema("events", is_closed=True))
     assert last["in_turns"]["tuned_s"] > 0
 
 
