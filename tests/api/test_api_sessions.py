@@ -15,6 +15,7 @@ import pytest
 
 import autotune
 from autotune.errors import NotCompilable, UsageError
+from autotune.network.runtime.sampling import sampler
 from autotune.network.runtime.session import ModelSession
 from tests.decoders import VOCABULARY, decoder
 
@@ -88,6 +89,40 @@ def test_a_window_follows_the_length(other: Path) -> None:
     for n in (3, 1, 4, 9, 1):
         tokens = tokens_of(n, n)
         np.testing.assert_allclose(session.step(tokens), expected(tokens), atol=1e-5)
+
+
+def test_tokens_are_generated_one_by_one(session: ModelSession) -> None:
+    expected, tokens = plain_loop(MODEL), tokens_of(5)
+    greedy = []
+    for _ in range(9):
+        greedy.append(int(expected(tokens)[0, -1].argmax()))
+        tokens = np.array([[greedy[-1]]])
+    assert list(session.generate(tokens_of(5), 9)) == greedy
+    assert session.length == 5 + 8
+    session.reset()
+    assert (
+        list(session.generate(tokens_of(5), stop={greedy[3]}))
+        == greedy[: greedy.index(greedy[3]) + 1]
+    )
+    session.reset()
+    assert len(list(session.generate(tokens_of(5)))) == CAPACITY - 5 + 1
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"sample": "top_p", "top_p": 0.6}, {"sample": "top_k", "top_k": 3}]
+)
+def test_samples_have_the_shares_of_their_scores(sampling: dict[str, Any]) -> None:
+    scores = np.log(np.array([0.4, 0.1, 0.3, 0.05, 0.15]))
+    choose = sampler(**sampling, seed=0)
+    found = np.bincount([choose(scores) for _ in range(4000)], minlength=5) / 4000
+    kept = np.array([0.4, 0, 0.3, 0, 0.15 if sampling["sample"] == "top_k" else 0])
+    np.testing.assert_allclose(found, kept / kept.sum(), atol=0.03)
+    again, other = (sampler(**sampling, seed=1) for _ in range(2))
+    assert [again(scores) for _ in range(9)] == [other(scores) for _ in range(9)]
+    with pytest.raises(UsageError, match="no sampling 'best'"):
+        sampler("best")
+    with pytest.raises(UsageError, match="temperature"):
+        sampler("top_p", temperature=0)
 
 
 def test_rows_are_written_in_place(session: ModelSession) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from autotune.errors import UsageError
 from autotune.files import replacing
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.runtime.arguments import require_input
+from autotune.network.runtime.sampling import sampler
 
 Array = NDArray[Any]
 
@@ -116,6 +117,51 @@ class ModelSession:
         """`step` for inputs by name; outputs by name."""
         with self._alone():
             return self._advance(inputs)
+
+    def generate(
+        self, tokens: Any, max_new: int | None = None, stop: Container[int] = (), **sampling: Any
+    ) -> Iterator[int]:
+        """Tokens behind `tokens` (of one sequence), one by one, as each is computed.
+
+        It ends after `max_new`, behind a token of `stop`, and where the state is full. `sampling`:
+        see `sampling.sampler`; greedy by default. The state has all tokens but the last. Raises
+        UsageError for a model of several inputs in a step or without scores of tokens.
+        """
+        choose = sampler(**sampling)
+        if len(self.input_info) != 1 or self.input_info[0].is_float:
+            raise UsageError("a step of the model takes more than tokens", "use `step`")
+        name = self._scores()
+        source = self.input_info[0]
+        given = np.asarray(tokens, source.numpy_dtype).reshape(1, -1)
+        return self._generated(given, source.name, name, choose, max_new, stop)
+
+    def _generated(
+        self,
+        given: Array,
+        source: str,
+        name: str,
+        choose: Callable[[Array], int],
+        max_new: int | None,
+        stop: Container[int],
+    ) -> Iterator[int]:
+        left = self.capacity if max_new is None else max_new
+        while left > 0:
+            scores = self.run({source: given})[name]
+            token = choose(scores.reshape(-1, scores.shape[-1])[-1])
+            yield token
+            left -= 1
+            if token in stop or self.length >= self.capacity:
+                return
+            given = np.full((1, 1), token, given.dtype)
+
+    def _scores(self) -> str:
+        """The output that has a score for each token."""
+        floats = [end.name for end in self.output_info if end.is_float]
+        named = [name for name in floats if "logits" in name]
+        found = named or floats
+        if len(found) != 1:
+            raise UsageError("no output of the model is the scores of tokens", "use `step`")
+        return found[0]
 
     def reset(self) -> None:
         """Forget everything: no place is filled."""
