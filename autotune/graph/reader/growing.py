@@ -86,7 +86,7 @@ _FOLLOWING = frozenset(
         *("GreaterOrEqual", "And", "Or", "Xor", "Not", "Min", "Max", "Mod", "Neg", "Abs", "Sign"),
         *("Exp", "Log", "Sqrt", "Reciprocal", "Tanh", "Sigmoid", "Erf", "Gelu", "Relu", "Sin"),
         *("Cos", "Floor", "Ceil", "Round", "Clip", "Cast", "Identity", "Dropout", "IsNaN"),
-        *("Transpose", "Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "CumSum"),
+        *("Transpose", "Reshape", "Flatten", "Expand", "Unsqueeze", "Squeeze", "Tile", "CumSum"),
         *("ConstantOfShape", "Trilu", "Gather", "Slice", "Concat", "Split", "MatMul", "Softmax"),
         *("ReduceSum", "ReduceMax", "ReduceMin", "ScatterElements", "ScatterND"),
         *("GatherElements", "GatherND", "DequantizeLinear", "QuantizeLinear", "LayerNormalization"),
@@ -117,7 +117,7 @@ class Growing:
     _sources: dict[str, Node] = field(default_factory=dict)
     _twins: dict[str, str] = field(default_factory=dict)
     _zeroed: set[str] = field(default_factory=set)
-    _buffers: dict[str, str] = field(default_factory=dict)
+    _states: dict[str, str] = field(default_factory=dict)
     _total: str = ""
 
     # --- inputs and outputs ---
@@ -125,6 +125,7 @@ class Growing:
     def begin(self) -> list[Node]:
         """The nodes that compute what is no input any more."""
         growth = self.growth
+        self._states = {name: name for name in growth.states}
         rw = Rewriter(Node("state", "Identity", (FILLED,), ("state",)), self.editor)
         self._total = rw("Add", FILLED, rw.integers(growth.chunk))
         for name in growth.totals:
@@ -194,11 +195,22 @@ class Growing:
         if all(n in constants for n in given) or any(self._kind(n) is None for n in given):
             return None
         self._done.add(node.output)
+        if self._is_alias(node):
+            return []
         rw = Rewriter(node, self.editor)
         self._rewrite(rw)
         self._done.update(name for made in rw.nodes for name in made.outputs)
         self._follow(node)
         return rw.nodes or None
+
+    def _is_alias(self, node: Node) -> bool:
+        """Whether a node is another name of a state: nothing reads that but what appends to it."""
+        state = self._states.get(node.inputs[0])
+        if state is None or node.op not in ("Identity", "Concat") or len(node.inputs) > 1:
+            return False
+        self._states[node.output] = state
+        self.editor.types[node.output] = self.editor.types[state]
+        return True
 
     def _rewrite(self, rw: Rewriter) -> None:
         node = rw.node
@@ -349,8 +361,9 @@ class Growing:
         x, *rest = operands
         slopes = self.moving(x)
         axis = rw.attr("axis", 0) % max(1, len(slopes))
-        if x in self.growth.states and axis == self.growth.states[x][1] and len(rest) == 1:
-            self._append(rw, x, rest[0])
+        state = self._states.get(x)
+        if state is not None and axis == self.growth.states[state][1] and len(rest) == 1:
+            self._append(rw, state, rest[0])
             return True
         if not any(any(self.moving(n)[axis : axis + 1]) for n in operands):
             return False
