@@ -332,7 +332,7 @@ def _check_cache(rw: Rewriter, heads: tuple[int, int, int]) -> None:
             raise malformed(
                 rw.node, f"its cache is of shape {shape}, not ({batch}, {n}, …, {size})"
             )
-    if rw.attr("sliding_window_cache", 0):
+    if rw.attr("sliding_window_cache", 0) and not rw.attr(SHARES_BUFFER, 0):
         capacity, window = rw.shape(3)[2] if rw.input(3) else 0, rw.attr("local_window_size", -1)
         if capacity < window:
             raise malformed(rw.node, f"a cache of {capacity} for a window of {window}")

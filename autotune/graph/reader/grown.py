@@ -5,6 +5,7 @@ grown(model, capacity=2048, chunks=(128, 32, 8, 1))  ─►  Grown for each chun
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,21 @@ def grown(
             "give a larger `capacity`, and chunks from 1 on",
         )
     inputs = decoder_inputs(outline, pairs)
-    return tuple(_at(outline, pairs, inputs, capacity, n, dims or {}) for n in sizes)
+    extents = {**_of_folder(path, outline, growing), **(dims or {})}
+    return tuple(_at(outline, pairs, inputs, capacity, n, extents) for n in sizes)
+
+
+def _of_folder(path: Path, model: ModelProto, states: Sequence[StatePair]) -> dict[str, int]:
+    """Extents that the configuration of onnxruntime-genai beside a model tells: of a head."""
+    try:
+        text = (path.parent / "genai_config.json").read_text(encoding="utf-8")
+        size = json.loads(text)["model"]["decoder"]["head_size"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    inputs = {value.name: value for value in model.graph.input}
+    lasts = (inputs[pair.input].type.tensor_type.shape.dim[-1] for pair in states)
+    names = {dim.dim_param for dim in lasts} - {""}
+    return dict.fromkeys(names, size) if isinstance(size, int) else {}
 
 
 def _at(
