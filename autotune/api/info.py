@@ -13,7 +13,7 @@ from autotune.codec import to_json
 from autotune.conditions import Conditions, read_conditions
 from autotune.machine import whole_cpus
 from autotune.measure.local import LocalDevice
-from autotune.measure.peak import fma_peak
+from autotune.measure.peak import fma_peaks
 from autotune.target import Target, host_target, llvm_version, runs_here
 from autotune.version import __version__
 
@@ -98,7 +98,7 @@ def _peaks(target: Target, n_threads: int) -> PeakRates:
     """The peak rates of so many threads."""
     forms = [form for form in target.isa.forms if form.terms > 1]
     found = LocalDevice(target, n_threads).peaks(evict=True, dots=forms)
-    runs = sorted(fma_peak(target, n_threads) for _ in range(_RUNS))
+    runs = sorted(fma_peaks(target, n_threads, _RUNS))
     first = target.isa.forms[0].name
     return PeakRates(
         n_threads,

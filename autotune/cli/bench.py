@@ -151,6 +151,7 @@ def command(
                 results.append(bench(variant, names, model, time_s, inputs=inputs))
         _put_text(results[-1], style)
     if save is not None:
+        say(f"measuring again in rounds, for {save}: some seconds for each variant")
         save_bench(save, compiled, None if is_model else source, inputs)
     if style == "json":
         found = [result.to_json() for result in results]

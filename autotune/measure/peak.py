@@ -128,13 +128,24 @@ def _driver(target: Target, n_threads: int, executors: Executors | None) -> Driv
     return Driver(target, n_threads, executors(n_threads) if executors else None)
 
 
+def fma_peaks(target: Target, n_threads: int, n: int) -> list[float]:
+    """`n` peaks as of `fma_peak`, one after the other, of one loop."""
+    driver = _driver(target, n_threads, None)
+    return [rate * 1e-9 for rate in _peaks(target, target.isa.forms[0], driver, n)]
+
+
 def _peak(target: Target, form: MultiplyAdd, driver: Driver) -> float:
+    (rate,) = _peaks(target, form, driver, 1)
+    return rate
+
+
+def _peaks(target: Target, form: MultiplyAdd, driver: Driver, n: int) -> list[float]:
     peak = MultiplyAddPeak(target, driver, form)
     is_emulated = form.unit is not None and form.unit.emulation
     first = _EMULATED_TURNS if is_emulated else _FIRST_TURNS
     rate = max(peak.flops_per_s(first) for _ in range(_FIRST_REPEATS))
     turns = peak.turns_in(_RUN_S, rate)  # behind an emulator a turn takes a thousand times as long
-    return max(peak.flops_per_s(turns) for _ in range(_REPEATS))
+    return [max(peak.flops_per_s(turns) for _ in range(_REPEATS)) for _ in range(n)]
 
 
 class MultiplyAddPeak:
