@@ -200,7 +200,8 @@ class _Nest:
             at = substitute(cond, inst.axis_values())
             first = simplify(substitute(at, dict.fromkeys(inner, idx(0))), ranges)
             plain = replace(stage, op=replace(stage.op, body=value.b))
-            rest = self._tile(replace(inst, stage=plain), depth + 1, ranges, _Leaf(_filled))
+            inside = max(depth + 1, stage.n_parallel)  # parallel loops are around both
+            rest = self._tile(replace(inst, stage=plain), inside, ranges, _Leaf(_filled))
             return (If(first, body, rest),)
         return body
 
