@@ -59,7 +59,7 @@ def compare_in_turns(path: Path, stop: Callable[[], bool] = never) -> InTurns:
     """
     log = read_log(path)
     require_comparable(log)
-    chosen = plan_of_log(CompileRequest(log=path, check=False))
+    chosen = plan_of_log(CompileRequest(log=path, target="log", check=False))
     require_memory(read_limits(), private_bytes(), 2 * model_bytes(chosen.bound.path))
     untuned = replace(chosen, log=None, records=None, drafts={}, carried=set())
     now = model_of(compile_plan(chosen).artifact)
