@@ -276,3 +276,16 @@ def test_what_mixes_unused_places_is_refused() -> None:
     made.graph.output.append(oh.make_tensor_value_info("mean", 1, None))
     with pytest.raises(NotCompilable, match="a mean over a growing state"):
         autotune.compile(made, capacity=12, chunks=(4, 1))
+
+
+def test_a_state_is_not_lost_where_data_decide_the_computation() -> None:
+    made = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17]>
+        g (bool c, float[1,4] x, float[1,4] h) => (float[1,4] y, float[1,4] hn) {
+            hn = If (c) <then_branch = t () => (float[1,4] a) { a = Add (x, h) },
+                         else_branch = e () => (float[1,4] b) { b = Sub (x, h) }>
+            y = Tanh (hn)
+        }"""
+    )
+    with pytest.raises(NotCompilable, match="keeps no state"):
+        autotune.compile(made, state={"h": "hn"}, check=False)

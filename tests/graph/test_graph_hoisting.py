@@ -107,3 +107,16 @@ def test_nothing_moves_where_it_would_be_on_its_own(tmp_path: Path) -> None:
     nodes = [PRODUCT, node("Gemm", "x w bias", "q"), node("Reshape", "q rows", "r")]
     other = [node("Reshape", "p rows", "s"), node("Softmax", "s", "e", axis=-1)]
     assert labels([*nodes, *other, node("Add", "e r")], tmp_path)[-1].endswith("Softmax+Add")
+
+
+@pytest.mark.parametrize("operand", ["bias", "table", "column"])
+def test_operands_take_the_dimensions_that_a_reshape_joins(operand: str, tmp_path: Path) -> None:
+    """Whatever their rank: (12) and (1, 6, 12) in front of a Reshape from 1×6×3×4."""
+    nodes = [
+        PRODUCT,
+        node("Reshape", "p heads", "r"),
+        node("Softmax", "r", "s"),
+        node("Reshape", "s rows", "f"),
+        node("Mul", f"f {operand}"),
+    ]
+    assert labels(nodes, tmp_path) == ["MatMul", "Softmax+Mul"]

@@ -30,7 +30,7 @@ from autotune.api.sources import total_bytes
 from autotune.brief import brief
 from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
-from autotune.errors import AutotuneError, LogMismatch, UsageError
+from autotune.errors import AutotuneError, LogMismatch, NotCompilable, UsageError
 from autotune.files import paths_of
 from autotune.graph.constant_values import constants_from_json
 from autotune.graph.network import Network, under_names_of
@@ -286,6 +286,11 @@ KEPT_CUT = "it is kept all the same (`keep_cut=True`)"
 
 def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[Network]]:
     """The artifact, and the network of each of its variants."""
+    if sources.cuts and plan.bound.replaced:
+        raise NotCompilable(
+            "a model of several parts keeps no state: the data decide what it computes",
+            "bind what decides it (`constants`), or leave out `state`",
+        )
     networks: Sequence[Network] = sources.networks
     if not networks:
         artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)

@@ -150,7 +150,7 @@ def _in_shape(rw: Rewriter, name: str, shape: Shape, moved: Shape) -> str:
     """An operand for a node whose shape changes from `moved` to `shape`."""
     own = rw.types[name].shape if name else ()
     if own != moved:
-        split = _split(own, moved, shape) if len(own) > 1 else None
+        split = _split(own, moved, shape) if own else None
         is_same = _without_leading_ones(shape) == _without_leading_ones(moved)
         if split is None or is_same:
             if len(own) <= len(shape):
