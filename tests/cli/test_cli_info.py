@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -13,6 +14,8 @@ from autotune.target import host_target, parse_target
 def test_facts_of_this_machine(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in [name for name in os.environ if name.startswith("AUTOTUNE_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("AUTOTUNE_THREADS", "2")
     assert run(["info", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -2,7 +2,7 @@
 
 MatMul(x, Reshape(Expand(keys)))    ->  Reshape(MatMul(Reshape(x), keys))   heads that share keys
 Softmax(Reshape(x))                 ->  Reshape(Softmax(x))
-MatMul(x, Transpose(keys))          ->  MatMul(x, keys, trans_b)            a few rows
+MatMul(x, Transpose(keys))          ->  MatMul(x, keys, trans_b)            a few rows, a state
 
 With few rows a product takes as long as its second operand takes to read, so nothing copies it.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from autotune.graph.ir import Node
-from autotune.graph.operators.state import MATMUL_BELOW, SOFTMAX_BELOW
+from autotune.graph.operators.state import APPEND, MATMUL_BELOW, SOFTMAX_BELOW
 from autotune.graph.rewriter import Rewriter, Rule
 
 _FEW_ROWS = 16
@@ -88,9 +88,16 @@ def _in_place(rw: Rewriter) -> None:
         return
     shape, keys = rw.type.shape, rw.kind(1).shape
     n_rows = math.prod(shape[:-1]) // max(1, math.prod(keys[:-2]))
-    if turned.inputs[0] in rw.constants or n_rows > _FEW_ROWS:
+    if n_rows > _FEW_ROWS or not _is_kept(rw, turned.inputs[0]):
         return
     rw.again(rw.input(0), turned.inputs[0], *rw.node.inputs[2:], trans_b=1)
+
+
+def _is_kept(rw: Rewriter, name: str) -> bool:
+    """Whether a tensor is in memory already: a state, or an input."""
+    while (view := rw.maker(name, "Reshape")) is not None:
+        name = view.inputs[0]
+    return name in rw.editor.graph.inputs or rw.maker(name, APPEND) is not None
 
 
 GROUPED = Rule("grouped-products", _grouped, {"MatMul", MATMUL_BELOW})
