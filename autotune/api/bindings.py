@@ -149,6 +149,16 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     return Bound(model, found, fallback, files, replaced=dict(source.state or {}))
 
 
+def told_of_state(source: Source) -> dict[str, Any]:
+    """What a source says of the state of its model, as JSON; nothing where it says nothing."""
+    if source.capacity is None and not source.state:
+        return {}
+    pairs = {"state": dict(source.state)} if source.state else {}
+    if source.capacity is None:
+        return pairs
+    return {"capacity": source.capacity, "chunks": list(source.chunks), **pairs}
+
+
 def _extents(dims: Dims | None) -> dict[str, int]:
     """Dimensions of one extent each. Raises UsageError for others."""
     found = {}

@@ -35,6 +35,7 @@ from autotune.cli.options import (
     rules_option,
     runner_option,
     source_options,
+    state_options,
     store_option,
     target_option,
     time_option,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     "--threads", type=THREADS, help="Threads that the model will run on.  [as many as are usable]"
 )
 @source_options
+@state_options
 @args_option
 @click.option("--preset", type=Preset(), help="quick, full, ci, or a TOML file.")
 @click.option("--seed", type=SEED, help="Same seed, same search.  [0]")

@@ -43,6 +43,7 @@ from autotune.te.expr import (
     walk,
 )
 from autotune.te.intrinsics import INTRINSICS
+from autotune.te.prefixes import most_of
 from autotune.te.ragged import pointers
 from autotune.te.whole_numbers import whole_factors, whole_sums
 
@@ -278,6 +279,8 @@ def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive:
     shape, dtype = p.tensor.shape, DTYPES[p.tensor.dtype].numpy
     if p.name in (rows := pointers(dag)):
         return np.linspace(0, rows[p.name], p.tensor.size).astype(dtype).reshape(shape)
+    if p.name in (most := most_of(dag)):  # usual lengths: three quarters on average
+        return rng.integers((most[p.name] + 1) // 2, most[p.name] + 1, shape).astype(dtype)
     if dtype.kind in "iu" and dtype.itemsize <= 2 and not _chooses(dag, p.name):
         low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.itemsize == 1 else _WORDS
         return rng.integers(low, high + 1, shape).astype(dtype)

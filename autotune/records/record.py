@@ -91,7 +91,8 @@ class Header:
     `variants`: of a model that is tuned for several shapes; `shapes` are then those of the first,
     and `tasks` counts the calls of all. `networks`: of a model that is tuned in several precisions,
     one each, the first in float32; `tasks` are those of all. `created` is ISO 8601 with time zone;
-    `model_path` is empty where a model was not a file.
+    `model_path` is empty where a model was not a file. `state`: of a model with a state, what a
+    request says of it: `capacity`, `chunks` and `state`.
     """
 
     run_id: str
@@ -113,6 +114,7 @@ class Header:
     constant_inputs: dict[str, Any] = field(default_factory=dict)
     variants: tuple[HeaderVariant, ...] = ()
     networks: tuple[HeaderNetwork, ...] = ()
+    state: Annotated[dict[str, Any], LEFT_OUT] = field(default_factory=dict)
 
     @property
     def weights(self) -> dict[str, float]:

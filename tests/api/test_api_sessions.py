@@ -15,8 +15,10 @@ import pytest
 
 import autotune
 from autotune.errors import NotCompilable, UsageError
+from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.sampling import sampler
 from autotune.network.runtime.session import ModelSession
+from autotune.records import read_log
 from tests.decoders import VOCABULARY, decoder
 
 CAPACITY = 24
@@ -243,7 +245,7 @@ def test_a_recurrent_state_is_replaced() -> None:
         }"""
     )
     compiled = autotune.compile(made, state={"h": "hn"}, check=False).artifact
-    session = autotune.network.runtime.loading.model_of(compiled).session()
+    session = model_of(compiled).session()
     state = np.zeros((1, 4), np.float32)
     for seed in range(5):
         x = np.random.default_rng(seed).normal(size=(1, 4)).astype(np.float32)
@@ -263,9 +265,7 @@ def test_a_model_without_a_state_is_refused() -> None:
     with pytest.raises(UsageError, match="no state that grows"):
         autotune.compile(made, capacity=64)
     with pytest.raises(UsageError, match="has no state"):
-        autotune.network.runtime.loading.model_of(
-            autotune.compile(made, check=False).artifact
-        ).session()
+        model_of(autotune.compile(made, check=False).artifact).session()
 
 
 def test_what_mixes_unused_places_is_refused() -> None:
@@ -289,3 +289,20 @@ def test_a_state_is_not_lost_where_data_decide_the_computation() -> None:
     )
     with pytest.raises(NotCompilable, match="keeps no state"):
         autotune.compile(made, state={"h": "hn"}, check=False)
+
+
+def test_a_model_with_a_state_is_tuned(tmp_path: Path) -> None:
+    """Its log knows the state, so compiling it needs no capacity again."""
+    path, log = tmp_path / "decoder.onnx", tmp_path / "log.jsonl"
+    onnx.save(MODEL, path)
+    told = {"capacity": CAPACITY, "chunks": (4, 1)}
+    autotune.tune(path, log, trials=32, threads=1, show="nothing", **told)
+    found = read_log(log)
+    assert found.header.state == {"capacity": CAPACITY, "chunks": [4, 1]}
+    assert any(r.result.ok for r in found.records)
+    session = model_of(autotune.compile(log=log).artifact).session()
+    expected = plain_loop(MODEL)
+    for n in (5, 1):
+        np.testing.assert_allclose(
+            session.step(tokens_of(n, n)), expected(tokens_of(n, n)), atol=1e-5
+        )

@@ -190,6 +190,8 @@ def _completed(request: CompileRequest, log: Log, config: TuneConfig) -> Compile
             "leave `precision` out, or tune in that precision",
         )
     is_random = request.random_weights
+    if request.capacity is None and not request.state:
+        request = replace(request, **log.header.state)
     return replace(
         request,
         model=path,

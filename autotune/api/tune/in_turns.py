@@ -46,6 +46,8 @@ def require_comparable(log: Log) -> None:
     config, header = TuneConfig.from_json(log.settings), log.header
     if config.runner or not runs_here(header.target):
         raise NotComparable(f"code for {header.target.cpu} runs elsewhere", "bench it there")
+    if header.state:
+        raise NotComparable("a model with a state has no inference of one length", "time its steps")
     if not header.model_path:
         raise NotComparable("the model came from no file", "compile and bench it")
     if config.precision == AUTO:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.api.bindings import Variant, bind
+from autotune.api.bindings import Variant, bind, told_of_state
 from autotune.api.compile.fallback import require_tunable, sources_of
 from autotune.api.compile.mixed_precision import (
     NOT_MIXED,
@@ -69,6 +69,7 @@ class PreparedModel:
     what a user should know of nodes that are not compiled. `others`: the networks in other
     precisions, which are tuned as well. `machines`: the kinds of CPU to tune for. `begun_s`: when
     its time began, of `time.monotonic`: what comes before the search counts against the budget.
+    `state`: see `Header`.
     """
 
     networks: tuple[Network, ...]
@@ -79,6 +80,7 @@ class PreparedModel:
     notes: tuple[str, ...] = ()
     others: tuple[tuple[Network, ...], ...] = ()
     begun_s: float = field(default_factory=time.monotonic)
+    state: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def network(self) -> Network:
@@ -145,7 +147,7 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     notes = (*denial(), *sources.notes, *form_notes(plain_precision(config.precision), target))
     name = str(path.resolve())
     prepared = PreparedModel(sources.wholes, config, machines, name, bound.variants, notes)
-    prepared = replace(prepared, begun_s=begun_s)
+    prepared = replace(prepared, begun_s=begun_s, state=told_of_state(source))
     if config.precision == AUTO and sources.cuts:
         prepared = replace(prepared, notes=(*prepared.notes, NOT_MIXED))
     elif config.precision == AUTO:
@@ -262,7 +264,8 @@ def create(prepared: PreparedModel, log_path: Path) -> Iterator[OpenSession]:
     headers = []
     for machine in prepared.machines:
         own = with_machine(config, machine)
-        headers.append(new_header(networks, source, variants, machine.target, own, others))
+        header = new_header(networks, source, variants, machine.target, own, others)
+        headers.append(replace(header, state=dict(prepared.state)))
     workloads = network_workloads([*networks, *(n for other in others for n in other)])
     tasks = {w.key: w for w in workloads}
     with Journal.create(log_path, headers[0], workloads) as journal:
