@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from autotune.files import Files
+from autotune.graph.state import CHUNKS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,7 +73,7 @@ class Source:
     operators: Files = ()
     fallback: bool = True
     capacity: int | None = None
-    chunks: Sequence[int] = (128, 32, 8, 1)
+    chunks: Sequence[int] = CHUNKS
     state: Mapping[str, str] | None = None
 
 

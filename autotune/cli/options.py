@@ -15,6 +15,7 @@ import click
 
 from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISION_NAMES, PRESETS
 from autotune.errors import UsageError
+from autotune.graph.state import CHUNKS
 from autotune.units import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -272,7 +273,7 @@ _capacity = click.option(
 _chunks = click.option(
     "--chunks",
     type=Parsed("n,…", _chunk_sizes),
-    default="128,32,8,1",
+    default=",".join(map(str, CHUNKS)),
     show_default=True,
     help="New places of the steps that a longer one is made of; with --capacity.",
 )

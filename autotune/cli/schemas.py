@@ -12,6 +12,7 @@ from autotune.api.compile.gating import Provenance
 from autotune.api.info import MachineInfo
 from autotune.json_schema import Schema, schema_of
 from autotune.measure.noise import Noise
+from autotune.records import InTurns
 from autotune.reporting.figures import SearchComparison, SearchFigures
 from autotune.result import MeasureResult
 from autotune.target import Target
@@ -259,23 +260,12 @@ class PlanOutput(TypedDict):
     settings: list[SettingOutput]
 
 
-class InTurnsOutput(TypedDict):
-    """The compiled network in turns with the untuned one; `ratio`: tuned over untuned."""
-
-    untuned_s: float
-    tuned_s: float
-    ratio: float
-    low: float
-    high: float
-    n_rounds: int
-
-
 class SessionOutput(TypedDict):
     """A session that has ended: the last event of each of its runs, and the network in turns."""
 
     log: str
     runs: list[Any]
-    in_turns: InTurnsOutput | None
+    in_turns: InTurns | None
 
 
 class DistilledOutput(TypedDict):

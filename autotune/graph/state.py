@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+CHUNKS = (128, 32, 8, 1)
+"""New places of the variants of a model with a state, where nothing else is said."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateInfo:

@@ -169,7 +169,13 @@ def test_a_state_of_another_model_is_refused(
     with pytest.raises(UsageError, match="another model"):
         session.load(tmp_path / "state.npz")
     (tmp_path / "text.npz").write_text("no state")
-    for name, text in (("text.npz", "is no state"), ("none.npz", "no file")):
+    cut = (tmp_path / "state.npz").read_bytes()[:200]
+    (tmp_path / "cut.npz").write_bytes(cut)
+    for name, text in (
+        ("text.npz", "is no state"),
+        ("cut.npz", "is no state"),
+        ("none.npz", "no file"),
+    ):
         with pytest.raises(UsageError, match=text):
             session.load(tmp_path / name)
     assert session.length == 3
@@ -181,6 +187,8 @@ def test_a_prompt_beyond_the_capacity_changes_nothing(session: ModelSession) -> 
         session.step(tokens_of(22))
     with pytest.raises(UsageError, match=r"dtype|shape"):
         session.step(np.zeros((1, 2, 3), np.int64))
+    with pytest.raises(UsageError, match="2 arrays are given, expected 1"):
+        session.step(tokens_of(1), tokens_of(1))
     with pytest.raises(UsageError, match="inputs are"):
         session.run({"words": tokens_of(1)})
     assert session.length == 3
@@ -191,10 +199,10 @@ def test_two_threads_do_not_share_a_session(session: ModelSession) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(dict[str, np.ndarray]):
-        def __iter__(self) -> Any:
+        def keys(self) -> Any:
             begun.set()
             go_on.wait(30)
-            return super().__iter__()
+            return super().keys()
 
     thread = threading.Thread(target=lambda: session.run(Slow(input_ids=tokens_of(1))))
     thread.start()

@@ -45,6 +45,7 @@ from autotune.network.artifact.hybrid import hybrid_artifact
 from autotune.network.check.accuracy import Report, joint_report
 from autotune.network.check.check import check_model
 from autotune.network.check.experience import Experience
+from autotune.network.check.state_check import check_state
 from autotune.network.compile.compiler import compile_variants
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
@@ -389,8 +390,6 @@ def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan)
 
 def _checked_state(artifact: Artifact, plan: CompilePlan) -> Compiled:
     """Compare steps at several lengths with ONNX Runtime. Raises WrongNumbers."""
-    from autotune.network.check.state_check import check_state
-
     growth = plan.bound.grown[0].growth
     report = check_state(Model(artifact), plan.bound.model, growth)
     return Compiled(_from(artifact, max_error=report.error), report)

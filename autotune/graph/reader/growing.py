@@ -6,7 +6,7 @@
 The model is imported at P = capacity - L, where every extent is static. What depends on P is found
 by importing at P - 1 and P - 2 as well: extents that move with it, and constants. Extents stay at
 the capacity: places behind the length are *unused*, and whatever would mix them with others
-(Softmax, sums, products over such a dimension) is told apart by a mask. Constants that move are
+(Softmax, sums, products over such a dimension) is masked. Constants that move are
 computed at run time: those that are affine in P from `filled`, others by the nodes that made them.
 Where neither is possible the model is refused.
 """
@@ -44,7 +44,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class Growth:
-    """How a model grows. `states`: inputs and outputs that grow, with their dimension.
+    """Growth of a model. `states`: inputs and outputs that grow, with their dimension.
 
     `capacity`: places of the buffers. `chunk`: new ones of a call. `masks`: inputs that tell which
     places count, `positions`: those that number the new ones, `lasts`: the last filled place of
@@ -253,11 +253,14 @@ class Growing:
         slope = _slope(value, *(probe.constants.get(name) for probe in self.probes))
         if slope is None:
             return ""
-        ahead = rw("Sub", FILLED, rw.integers(self.growth.past))
-        if not value.ndim:
-            ahead = rw("Squeeze", ahead, rw.integers(0))
+        ahead = self._ahead(rw, value.ndim)
         moved = rw("Mul", rw.cast(ahead, str(value.dtype)), rw.array(slope))
         return rw("Add", rw.array(value), moved)
+
+    def _ahead(self, rw: Rewriter, rank: int = 1) -> str:
+        """filled - P, without a dimension where `rank` is 0."""
+        ahead = rw("Sub", FILLED, rw.integers(self.growth.past))
+        return ahead if rank else rw("Squeeze", ahead, rw.integers(0))
 
     def _computed(self, rw: Rewriter, name: str) -> str:
         """The result of the node that made a constant, at the length of the call."""
@@ -407,30 +410,25 @@ class Growing:
             raise rw.refuse("its places are computed at run time")
         axes = (values[3] if values[3] is not None else np.arange(len(values[1]))).tolist()
         steps = (values[4] if values[4] is not None else np.ones(len(axes), int)).tolist()
-        moved = 0
+        starts = []
         for n, axis in enumerate(axes):
-            axis %= len(shape)
             start = self._place(operands[1], n, values[1][n], shape[axis], slopes[axis])
             if steps[n] != 1 and slopes[axis]:
                 raise rw.refuse("its step over a growing state is not 1")
             if start is None:
                 raise self._refused(rw, operands[1])
-            moved += start[1] != 0
-        if not moved:
+            starts.append(start)
+        if not any(slope for _, slope in starts):
             return False
         if len(axes) != 1:
             raise rw.refuse("it takes places of several dimensions that grow")
-        axis = axes[0] % len(shape)
-        first, slope = self._place(operands[1], 0, values[1][0], shape[axis], slopes[axis]) or (
-            0,
-            0,
-        )
+        axis, (first, slope) = axes[0] % len(shape), starts[0]
         kind = self.probes[0].types.get(rw.node.output)
         end = min(int(values[2][0]), shape[axis])
         extent = (end + shape[axis] if end < 0 else end) - first
         if kind is None or kind.shape[axis] != extent:
             raise rw.refuse("the number of places that it takes grows while they move")
-        ahead = rw("Sub", FILLED, rw.integers(self.growth.past))
+        ahead = self._ahead(rw)
         if slope != 1:
             ahead = rw("Mul", ahead, rw.integers(slope))
         places = rw("Add", rw.array(np.arange(first, first + extent)), ahead)
@@ -462,9 +460,7 @@ class Growing:
             return False
         if (index >= 0).any() or operands[1] != rw.input(1):
             raise rw.refuse("it counts places of a growing state from both ends")
-        ahead = rw("Sub", FILLED, rw.integers(self.growth.past))
-        if not index.ndim:
-            ahead = rw("Squeeze", ahead, rw.integers(0))
+        ahead = self._ahead(rw, index.ndim)
         first = rw.array(index.astype(np.int64) + self.editor.types[operands[0]].shape[axis])
         rw.again(operands[0], rw("Add", first, ahead))
         return True
@@ -521,7 +517,7 @@ def _is_prefix(small: Array, large: Array) -> bool:
 
 
 def _slope(value: Array, before: Array | None, earlier: Array | None) -> Array | None:
-    """How much a constant grows with the length; None where it is not affine, or not known."""
+    """Growth of a constant with the length; None where it is not affine, or not known."""
     if before is None or earlier is None or value.dtype.kind not in "iuf":
         return None
     if not value.ndim == before.ndim == earlier.ndim:

@@ -17,9 +17,8 @@ from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at, 
 from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.states import DecoderInputs, StatePair, decoder_inputs, find_states
+from autotune.graph.state import CHUNKS
 
-CHUNKS = (128, 32, 8, 1)
-"""New places of the variants, where nothing else is said."""
 _PROBES = 3
 """Lengths at which a model is imported: see `reader.growing`."""
 

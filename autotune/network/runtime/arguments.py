@@ -105,6 +105,15 @@ def _share(a: Array, b: Array) -> bool:
     return bool(np.may_share_memory(a, b))
 
 
+def require_names(ports: Sequence[Endpoint], inputs: Mapping[str, Array]) -> None:
+    """Raise UsageError where `inputs` lack one of `ports`, or have others."""
+    names = [end.name for end in ports]
+    if inputs.keys() != set(names):
+        wanted = ", ".join(f"'{name}'" for name in names)
+        given = ", ".join(f"'{name}'" for name in inputs) or "none"
+        raise UsageError(f"the inputs are {given}", f"the model's inputs are {wanted}")
+
+
 def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
     """`given` as a contiguous array, as it is stored, if it has the shape and dtype of `end`."""
     array = given if isinstance(given, np.ndarray) else as_array(end.name, given)

@@ -25,6 +25,7 @@ from autotune.network.runtime.arguments import (
     in_order,
     outputs_given,
     require_input,
+    require_names,
 )
 from autotune.network.runtime.hybrid_steps import HybridSteps, Seconds, StepSetting, as_passed
 from autotune.network.runtime.onnx_session import as_array
@@ -32,7 +33,6 @@ from autotune.network.runtime.runtime import (
     KernelTime,
     Memory,
     Model,
-    require_names,
     rounded,
     telling_shapes,
 )

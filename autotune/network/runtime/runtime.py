@@ -55,6 +55,7 @@ from autotune.network.runtime.arguments import (
     in_order,
     outputs_given,
     require_input,
+    require_names,
     writable_in_place,
 )
 from autotune.network.runtime.blocks import BatchBlocks
@@ -509,15 +510,6 @@ def _arena(artifact: Artifact) -> Array:
 def require_inputs(ports: tuple[Endpoint, ...], inputs: Mapping[str, Array]) -> None:
     """Raise UsageError where `inputs` lack one of `ports`, or have others, shapes or dtypes."""
     _all_checked({end.name: (end, end.numpy_dtype) for end in ports}, inputs)
-
-
-def require_names(ports: Sequence[Endpoint], inputs: Mapping[str, Array]) -> None:
-    """Raise UsageError where `inputs` lack one of `ports`, or have others."""
-    names = [end.name for end in ports]
-    if inputs.keys() != set(names):
-        wanted = ", ".join(f"'{name}'" for name in names)
-        given = ", ".join(f"'{name}'" for name in inputs) or "none"
-        raise UsageError(f"the inputs are {given}", f"the model's inputs are {wanted}")
 
 
 def _all_checked(

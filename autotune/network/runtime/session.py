@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from autotune.codegen.memory import aligned
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
-from autotune.files import replacing
+from autotune.files import open_input, replacing
 from autotune.network.artifact.artifact import Artifact, Endpoint
-from autotune.network.runtime.arguments import require_input
+from autotune.network.artifact.container import ZIP_ERRORS
+from autotune.network.runtime.arguments import in_order, require_input, require_names
 from autotune.network.runtime.sampling import sampler
 
 Array = NDArray[Any]
@@ -62,9 +63,6 @@ class ModelSession:
             )
         self.model, self._info = model, model.artifact.state
         self._lock = threading.Lock()
-        self._chunks = sorted(
-            ((_chunk(one), one) for one in model.variants), key=lambda pair: -pair[0]
-        )
         first = model.artifact
         ends = {end.name: end for end in (*first.inputs, *first.outputs)}
         self._buffers = {name: _memory(ends[name]) for name in self._info.buffers}
@@ -74,7 +72,8 @@ class ModelSession:
         self._filled = np.zeros(1, np.int64)
         self._states = {*self._info.buffers, *self._info.replaced, self._info.filled}
         self._made = {*self._info.buffers.values(), *self._info.replaced.values()}
-        self._steps = [_Step(self, one, n) for n, one in self._chunks]
+        steps = (_Step(self, one, _chunk(one)) for one in model.variants)
+        self._steps = sorted(steps, key=lambda step: -step.size)
 
     @property
     def capacity(self) -> int:
@@ -106,11 +105,8 @@ class ModelSession:
         all of them. Raises UsageError for inputs that do not fit, for more places than are left,
         and while another thread is in a step; then the state is as it was.
         """
-        found = tuple(
-            self.run(
-                dict(zip((e.name for e in self.input_info), inputs, strict=False)) | named
-            ).values()
-        )
+        given = in_order(self.input_info, inputs) if inputs else {}
+        found = tuple(self.run(given | named).values())
         return found[0] if len(found) == 1 else found
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
@@ -184,9 +180,8 @@ class ModelSession:
         with self._alone():
             other = ModelSession(self.model)
             other._filled[:] = self._filled
-            for name, array in self._buffers.items():
-                at = self._at(name, 0, self.length)
-                other._buffers[name][at] = array[at]
+            for name in self.buffers:
+                other.rows(name, 0, self.length)[...] = self.rows(name, 0, self.length)
             for name, pair in self._arrays.items():
                 other._arrays[name][0][...] = pair[0]
             return other
@@ -194,7 +189,7 @@ class ModelSession:
     def save(self, path: str | Path) -> None:
         """Write the state to an `.npz` file, whole or not at all."""
         with self._alone():
-            arrays = {n: a[self._at(n, 0, self.length)] for n, a in self._buffers.items()}
+            arrays = {name: self.rows(name, 0, self.length) for name in self.buffers}
             arrays |= {name: pair[0] for name, pair in self._arrays.items()}
             told = json.dumps([self.model.artifact.model_hash, self.length])
             plain = {f"state/{name}": _plain(array) for name, array in arrays.items()}
@@ -209,8 +204,9 @@ class ModelSession:
         """
         with self._alone():
             arrays, length = self._read(Path(path))
-            for name, array in self._buffers.items():
-                array[self._at(name, 0, length)] = arrays[name].view(array.dtype)
+            for name in self.buffers:
+                rows = self.rows(name, 0, length)
+                rows[...] = arrays[name].view(rows.dtype)
             for name, pair in self._arrays.items():
                 pair[0][...] = arrays[name].view(pair[0].dtype)
             self._filled[0] = length
@@ -224,10 +220,8 @@ class ModelSession:
 
     def rows(self, buffer: str, begin: int, end: int) -> Array:
         """Places of a buffer, in place."""
-        return self._buffers[buffer][self._at(buffer, begin, end)]
-
-    def _at(self, buffer: str, begin: int, end: int) -> tuple[slice, ...]:
-        return (*(slice(None),) * self._info.axes[buffer], slice(begin, end))
+        before = (slice(None),) * self._info.axes[buffer]
+        return self._buffers[buffer][(*before, slice(begin, end))]
 
     def assume(self, length: int) -> None:
         """Let so many places count as filled, with what is in their rows."""
@@ -274,7 +268,7 @@ class ModelSession:
                 yield step, step.size
                 left -= step.size
         if left:
-            sizes = ", ".join(str(size) for size, _ in self._chunks)
+            sizes = ", ".join(str(step.size) for step in self._steps)
             raise UsageError(
                 f"{n} places are no sum of {sizes}", "compile it for a chunk of 1 as well"
             )
@@ -292,14 +286,12 @@ class ModelSession:
 
     def _read(self, path: Path) -> tuple[dict[str, Array], int]:
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open_input(path) as opened, np.load(opened, allow_pickle=False) as file:
                 digest, length = json.loads(str(file[_STATE_OF]))
                 arrays = {name.removeprefix("state/"): file[name] for name in file.files}
-        except OSError as error:
-            if not path.exists():
-                raise UsageError(f"there is no file '{path}'", "save a state first") from error
-            raise _no_state(path) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except UsageError:
+            raise
+        except (OSError, *ZIP_ERRORS, TypeError, AttributeError) as error:
             raise _no_state(path) from error
         if digest != self.model.artifact.model_hash:
             raise UsageError(f"'{path}' is the state of another model", "save one of this model")
@@ -308,7 +300,7 @@ class ModelSession:
                 f"'{path}' has {length} places, and there are {self.capacity}",
                 "compile with a larger `capacity`",
             )
-        wanted = {n: a[self._at(n, 0, length)].shape for n, a in self._buffers.items()}
+        wanted = {name: self.rows(name, 0, length).shape for name in self.buffers}
         wanted |= {name: pair[0].shape for name, pair in self._arrays.items()}
         if any(name not in arrays or arrays[name].shape != s for name, s in wanted.items()):
             raise _no_state(path)
@@ -327,10 +319,7 @@ class _Step:
 
     def n_places(self, inputs: Mapping[str, Any]) -> int:
         """The number of places that inputs are for. Raises UsageError for other names."""
-        names = {end.name for end in self.inputs}
-        if set(inputs) != names:
-            given, wanted = (", ".join(map(repr, sorted(n))) or "none" for n in (inputs, names))
-            raise UsageError(f"the inputs are {given}", f"those of a step are {wanted}")
+        require_names(self.inputs, inputs)
         for end in self.inputs:
             axis = self.axes.get(end.name)
             shape = np.shape(inputs[end.name])
