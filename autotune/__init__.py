@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autotune import rules as rules
     from autotune import te as te
     from autotune.api.compile.benching import bench as bench
+    from autotune.api.compile.benching import bench_tokens as bench_tokens
     from autotune.api.compile.compiling import compile as compile
     from autotune.api.exporting import export as export
     from autotune.api.reporting import report as report
@@ -110,7 +111,7 @@ __path__.append(str(Path(__file__).with_name("ort") / "submodules"))  # `capi`, 
 
 _MODULES = ("rules", "te")
 _NAMES = {
-    "autotune.api.compile.benching": ("bench",),
+    "autotune.api.compile.benching": ("bench", "bench_tokens"),
     "autotune.api.compile.compiling": ("compile",),
     "autotune.api.exporting": ("export",),
     "autotune.api.reporting": ("report",),

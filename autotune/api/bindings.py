@@ -28,7 +28,7 @@ from autotune.graph.constant_values import Constants, require_constant
 from autotune.graph.network import Network, grown_network, network_at
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
-from autotune.graph.reader.grown import Grown, grown
+from autotune.graph.reader.grown import Grown, for_sessions, grown
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.check.oracles import Original
 from autotune.network.compile.variants import unified
@@ -111,9 +111,7 @@ class Bound:
         """A network for every variant: see `network.compile.variants.unified`, `build_network`."""
         networks: Iterable[Network]
         if self.grown:
-            networks = (
-                grown_network(self.model, g.growth, g.shapes, precision) for g in self.grown
-            )
+            networks = (grown_network(self.model, at, precision) for at in self.grown)
         else:
             networks = (network_at(self.model, v.shapes, precision) for v in self.variants)
         if self.replaced:
@@ -141,6 +139,7 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     model = BoundModel(path, bool(source.random_weights), operators, fixed, store)
     if source.capacity is not None:
         at = grown(path, source.capacity, source.chunks, source.state, _extents(source.dims))
+        at += tuple(for_sessions(at, source.sessions))
         shapes = tuple(Variant(dict(g.shapes[0]), 1 / len(at)) for g in at)
         return Bound(model, shapes, False, files, at)
     named = source.shapes or source.dims or not known
@@ -156,7 +155,8 @@ def told_of_state(source: Source) -> dict[str, Any]:
     pairs = {"state": dict(source.state)} if source.state else {}
     if source.capacity is None:
         return pairs
-    return {"capacity": source.capacity, "chunks": list(source.chunks), **pairs}
+    sessions = {"sessions": list(source.sessions)} if source.sessions else {}
+    return {"capacity": source.capacity, "chunks": list(source.chunks), **sessions, **pairs}
 
 
 def _extents(dims: Dims | None) -> dict[str, int]:

@@ -60,7 +60,8 @@ class Source:
     as the log was made with. `operators`: files with ONNX operators of your own. `fallback`: what
     cannot be compiled is left to ONNX Runtime. `capacity`: most places of a state that grows, such
     as the keys and values of a decoder; then the model is compiled for steps of `chunks` new
-    places, and `Model.session` keeps its state. `state`: inputs that are states, each with the
+    places, and `Model.session` keeps its state; `sessions`: numbers of sessions that one step of a
+    place advances together (`Model.step_together`). `state`: inputs that are states, each with the
     output that takes its place, where names do not tell.
     """
 
@@ -74,6 +75,7 @@ class Source:
     fallback: bool = True
     capacity: int | None = None
     chunks: Sequence[int] = CHUNKS
+    sessions: Sequence[int] = ()
     state: Mapping[str, str] | None = None
 
 

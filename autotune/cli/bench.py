@@ -26,24 +26,37 @@ from autotune.cli.options import (
     FILE,
     THREADS,
     Names,
+    Parsed,
     format_option,
     input_option,
     precision_option,
     source_options,
+    state_options,
 )
 from autotune.codec import to_json
 from autotune.config import AUTO
 from autotune.errors import TooSlow, UsageError
 from autotune.files import require_place
+from autotune.graph.state import CHUNKS
 from autotune.units import format_duration, format_seconds, format_shapes
 
 if TYPE_CHECKING:
     from autotune.network.bench.bench import BenchResult
     from autotune.network.bench.callers import CallersResult
     from autotune.network.bench.profile import NetworkProfile, TaskTime
+    from autotune.network.bench.tokens import TokensResult
     from autotune.network.runtime.runtime import Model
 
-BASELINES = ("onnxruntime", "openvino", "openvino:default")
+BASELINES = ("onnxruntime", "openvino", "openvino:default", "onnxruntime-genai")
+_CHUNKS = ("chunks", CHUNKS)
+
+
+def _tokens(text: str) -> tuple[int, int]:
+    """`128+64`: tokens of a prompt, and single ones."""
+    prompt, found, tokens = text.partition("+")
+    if not (found and prompt.isdecimal() and tokens.isdecimal() and int(prompt) and int(tokens)):
+        raise UsageError(f"'{text}' is no number of tokens", "write a prompt and more: 128+64")
+    return int(prompt), int(tokens)
 
 
 @click.command("bench")
@@ -52,7 +65,13 @@ BASELINES = ("onnxruntime", "openvino", "openvino:default")
     "--against",
     type=Names(BASELINES),
     multiple=True,
-    help="Measure these as well, in turns: onnxruntime, openvino, openvino:default. Repeatable.",
+    help="Measure these as well, in turns: onnxruntime, openvino, openvino:default; with --tokens "
+    "onnxruntime, onnxruntime-genai. Repeatable.",
+)
+@click.option(
+    "--tokens",
+    type=Parsed("n+m", _tokens),
+    help="Time prompts of n tokens and m single ones behind each, of a decoder: 128+64.",
 )
 @click.option("--callers", type=int, help="Inferences per second of so many threads that call it.")
 @click.option("--per-task", is_flag=True, help="Show where the time goes, task by task.")
@@ -76,12 +95,14 @@ BASELINES = ("onnxruntime", "openvino", "openvino:default")
 @click.option("--time", "time_s", type=DURATION, default="2s", help="Time per side.  [2s]")
 @input_option
 @source_options
+@state_options
 @precision_option
 @format_option
 @common_options
 def command(
     source: Path,
     against: tuple[tuple[str, ...], ...],
+    tokens: tuple[int, int] | None,
     callers: int | None,
     per_task: bool,
     save: Path | None,
@@ -111,6 +132,9 @@ def command(
     With --compare, it takes turns with an earlier artifact, and the ratio of their latencies comes
     with an interval; with --fail-above, the exit code says whether it is too slow.
 
+    With --tokens, a session of a model with a state takes prompts and single tokens; ONNX Runtime
+    feeds its outputs back, and onnxruntime-genai runs the folder that the model is in.
+
     A model that was compiled for several shapes is measured at each of them.
     """
     from autotune.api.compile.benching import bench, number_of_variant
@@ -123,6 +147,8 @@ def command(
         raise UsageError("--log is for --per-task", "add --per-task, or leave --log out")
     if save is not None:
         require_place(save, inputs=[source])
+    if tokens is not None and is_model and options["capacity"] is None:
+        options["capacity"] = sum(tokens)
     compiled = _model(source, is_model, log_path, threads, options)
     if compiled.artifact.random_weights:
         say_random_weights(compiled.artifact.name)
@@ -131,6 +157,9 @@ def command(
         if "openvino:default" in names:
             others += ", openvino:default in what it chooses"
         say_note(f"{_products_text(compiled.artifact.precision)} here; {others}")
+    if tokens is not None:
+        _bench_tokens(compiled, tokens, names, model, time_s, style)
+        return
     inputs, variants = None, compiled.variants
     if files:
         inputs = read_inputs(largest_inputs(compiled), files)
@@ -166,6 +195,29 @@ def command(
         say(f"saved in {save}")
 
 
+def _bench_tokens(
+    compiled: Model,
+    tokens: tuple[int, int],
+    names: tuple[str, ...],
+    model: Path | None,
+    time_s: float,
+    style: str,
+) -> None:
+    """Print the times of prompts and tokens."""
+    from autotune.api.compile.benching import bench_tokens
+    from autotune.api.compile.gating import provenance
+
+    with stage(f"measuring for {format_duration(time_s)} a side"):
+        found = bench_tokens(compiled, *tokens, names, model, time_s)
+    if found.noise is not None:
+        say_late_note(str(found.noise))
+    if style == "json":
+        about = {"provenance": to_json(provenance(compiled)), "memory": _memory(compiled)}
+        put_json(found.to_json() | about)
+    else:
+        put(tokens_text(found))
+
+
 def _require_together(
     names: tuple[str, ...],
     callers: int | None,
@@ -192,7 +244,7 @@ def _model(
 ) -> Model:
     """The compiled model: loaded, or compiled now."""
     if not is_model:
-        if given := [name for name, value in options.items() if value]:
+        if given := [n for n, value in options.items() if value and (n, value) != _CHUNKS]:
             raise UsageError(
                 f"{source} is compiled: its {given[0]} cannot change", "give the ONNX model instead"
             )
@@ -312,6 +364,24 @@ def _times(timing: dict[str, Any]) -> tuple[str, ...]:
         str(timing["runs"]),
         str(timing["threads"]),
     )
+
+
+def tokens_text(result: TokensResult) -> str:
+    """A row per side: seconds of a prompt and of a single token, and tokens per second."""
+    head = ("", "prompt", "prompt tokens/s", "token", "tokens/s", "rounds", "threads")
+    versus = ("prompt ratio", "token ratio") if result.baselines else ()
+    rows = []
+    for name, timing in {"autotune": result.autotune, **result.baselines}.items():
+        data: dict[str, Any] = timing.to_json()
+        ratios = [r.get(name) for r in (result.prompt_ratios, result.ratios)]
+        compared = tuple("" if r is None else f"{r:.3f}" for r in ratios)
+        prompt, token = (format_seconds(data[f"{kind}_s"]) for kind in ("prompt", "token"))
+        each = (f"{data[f'{kind}tokens_per_s']:.1f}" for kind in ("prompt_", ""))
+        row = (name, prompt, next(each), token, next(each), str(data["rounds"]))
+        rows.append((*row, str(data["threads"]), *compared[: len(versus)]))
+    lines = [columns((*head, *versus), rows, (*head[1:], *versus))]
+    lines.append(f"prompts of {result.autotune.n_prompt} tokens")
+    return "\n".join(lines)
 
 
 def callers_text(result: CallersResult) -> str:

@@ -20,6 +20,7 @@ EXAMPLES = {
     "bench": (
         "model.onnx --against onnxruntime",
         "model.atn --per-task",
+        "decoder.onnx --tokens 128+64 --against onnxruntime",
         "model.atn --save base.json",
         "new.atn --compare base.json --fail-above 1.05",
     ),

@@ -277,6 +277,12 @@ _chunks = click.option(
     show_default=True,
     help="New places of the steps that a longer one is made of; with --capacity.",
 )
+_sessions = click.option(
+    "--sessions",
+    type=Parsed("n,…", _chunk_sizes),
+    callback=_as(lambda sizes: sizes or ()),
+    help="Numbers of sessions that a step may advance together, such as 4; with --capacity.",
+)
 _state = click.option(
     "--state",
     "state",
@@ -415,7 +421,7 @@ def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 source_options = _together(_shape, _dim, _const, _random_weights)
 """Of what is computed: fields of `api.request.Source`."""
-state_options = _together(_capacity, _chunks, _state)
+state_options = _together(_capacity, _chunks, _sessions, _state)
 """Of a model with a state: fields of `api.request.Source`."""
 exactness_options = _together(max_error_option, precision_option)
 """Of how exact it is: fields of `api.request.Request`."""

@@ -98,6 +98,35 @@ class CallersOutput(BenchAbout):
     noise: NoiseOutput | None
 
 
+class TokensSideOutput(TypedDict):
+    """One side of `bench --tokens`."""
+
+    prompt_s: float
+    token_s: float
+    prompt_tokens: int
+    prompt_tokens_per_s: float
+    tokens_per_s: float
+    rounds: int
+    threads: int
+
+
+TokensOutput = TypedDict(
+    "TokensOutput",
+    {
+        "autotune": TokensSideOutput,
+        "onnxruntime": TokensSideOutput | None,
+        "onnxruntime-genai": NotRequired[TokensSideOutput],
+        "ratio": float | None,
+        "ratios": NotRequired[dict[str, float]],
+        "prompt_ratio": float | None,
+        "noise": NoiseOutput | None,
+        "provenance": Provenance,
+        "memory": BenchMemory,
+    },
+)
+"""Prompts and single tokens beside those of baselines, which are entries of their names."""
+
+
 class TaskTimeOutput(TypedDict):
     """A task of `bench --per-task`."""
 
@@ -424,7 +453,7 @@ class EventOutlook(TypedDict):
 
 
 OUTPUTS: dict[str, Any] = {
-    "bench": TimesOutput | CallersOutput | ProfileOutput | VariantsOutput,
+    "bench": TimesOutput | CallersOutput | ProfileOutput | TokensOutput | VariantsOutput,
     "compare": ComparedOutput,
     "compile": ArtifactOutput | TaskArtifactOutput,
     "distill": DistilledOutput,

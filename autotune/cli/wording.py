@@ -98,6 +98,10 @@ def _extents(values: Any) -> str:
     return ",".join(map(str, values)) if isinstance(values, list | tuple) else str(values)
 
 
+def _listed(name: str, value: Any) -> Iterator[str]:
+    yield f"--{_NAMES[name]} {','.join(map(str, value))}"
+
+
 _NAMES = {
     "against": "against",
     "capacity": "capacity",
@@ -116,6 +120,7 @@ _NAMES = {
     "precision": "precision",
     "random_weights": "random-weights",
     "runner": "runner",
+    "sessions": "sessions",
     "shapes": "shape",
     "split": "split",
     "state": "state",
@@ -128,7 +133,7 @@ _NAMES = {
 _BARE = {"traceback": "traceback (--debug)"}
 _FORMS: Mapping[str, Callable[[str, Any], Iterator[str]]] = {
     "check": _flag,
-    "chunks": lambda name, value: iter([f"--{_NAMES[name]} {','.join(map(str, value))}"]),
+    "chunks": _listed,
     "check_inputs": lambda name, value: iter([f"--{_NAMES[name]} x.npz"]),
     "constants": _named("=", _extents),
     "dims": _named("=", _extents),
@@ -136,5 +141,6 @@ _FORMS: Mapping[str, Callable[[str, Any], Iterator[str]]] = {
     "keep_cut": _flag,
     "random_weights": _flag,
     "state": _named("=", str),
+    "sessions": _listed,
     "shapes": _named(":", lambda shape: "x".join(map(str, shape))),
 }

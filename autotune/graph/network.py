@@ -32,7 +32,8 @@ from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
 from autotune.graph.passes.pipeline import GraphPass, prepare, prepared
 from autotune.graph.reader.dimensions import Shapes
-from autotune.graph.reader.growing import Growth, state_of
+from autotune.graph.reader.growing import state_of
+from autotune.graph.reader.grown import Grown
 from autotune.graph.reader.importer import import_graph, import_grown
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import OnnxModel
@@ -42,6 +43,7 @@ from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.state import StateInfo
 from autotune.graph.storage import Activation, plan_storage
 from autotune.graph.subgraph import Definitions, Subgraph, undefined
+from autotune.graph.together import together
 from autotune.te.dag import ComputeDAG
 from autotune.te.products import precision_of
 from autotune.te.strides import dense
@@ -281,24 +283,24 @@ def network_at(bound: BoundModel, shapes: Shapes | None = None, precision: str =
     return replace(network, random_weights=bound.random_weights, constant_inputs=fixed)
 
 
-def grown_network(
-    bound: BoundModel, growth: Growth, shapes: Sequence[Shapes], precision: str = "f32"
-) -> Network:
-    """The network of a model with a growing state, see `reader.growing`.
+def grown_network(bound: BoundModel, at: Grown, precision: str = "f32") -> Network:
+    """The network of a model with a growing state, see `reader.growing` and `together`."""
+    models = [named(partial(bound.load, shapes)) for shapes in at.shapes]
 
-    `shapes`: of the inputs at the past of `growth`, and at one and at two places less.
-    """
-    models = [named(partial(bound.load, at)) for at in shapes]
-    name, digest, dtype = bound.path.stem, bound.digest, PRECISIONS[precision]
-    graph = named(lambda: import_grown(models, growth, bound.operators))
-    network = named(lambda: graph_network(graph, name, digest, dtype))
-    network = as_stated(replace(network, precision=precision), models[0])
+    def made() -> Network:
+        graph, state = import_grown(models, at.growth, bound.operators), state_of(at.growth)
+        stored = prepare(graph, PRECISIONS[precision])
+        if at.sessions > 1:
+            graph, stored, state = together(graph, stored, state, at.sessions)
+        network = stored_network(graph, stored, bound.path.stem, bound.digest)
+        return replace(network, precision=precision, state=state)
+
+    network = as_stated(named(made), models[0])
     fixed = dict(bound.constants)
     return replace(
         network,
         random_weights=bound.random_weights,
         constant_inputs=fixed,
-        state=state_of(growth),
     )
 
 

@@ -12,12 +12,12 @@ extent differs is concluded from this; `compile` checks one against the oracle a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.errors import UsageError
+from autotune.errors import AutotuneError, UsageError
 from autotune.graph.ir import Array, Graph, Node, Shape
 from autotune.graph.subgraph import definition_of
 from autotune.te.arith import Linear, bounds, linear, simplify
@@ -106,6 +106,34 @@ def sample_axes(graphs: tuple[Graph, Graph], dimension: str, inputs: Mapping[str
     return proof.axes()
 
 
+def keeps_apart(graph: Graph, node: Node, own: Collection[str]) -> bool:
+    """Whether a node computes samples one by one that are stacked along the first dimension.
+
+    `graph` has the node for one sample; `own`: the operands that are stacked. Operands and the
+    result begin with a dimension of 1.
+    """
+    ports = (*own, node.output)
+    graphs = [
+        replace(
+            graph,
+            nodes=(node,),
+            inputs=tuple(own),
+            outputs=node.outputs,
+            types=graph.types
+            | {p: replace(graph.types[p], shape=(n, *graph.shape(p)[1:])) for p in ports},
+        )
+        for n in PROOF_EXTENTS
+    ]
+    proof = _Proof((graphs[0], graphs[1]), "")
+    steps = {p: math.prod(graph.shape(p)[1:]) for p in ports}
+    proof.known = dict.fromkeys(node.inputs) | {name: _Samples(steps[name]) for name in own}
+    try:
+        proof.node(node, node)
+    except AutotuneError:
+        return False
+    return proof.known[node.output] == _Samples(steps[node.output])
+
+
 class _Proof:
     """Samples of all tensors by their names in the first graph; the second runs beside it."""
 
@@ -119,7 +147,7 @@ class _Proof:
         if [n.op for n in first.nodes] != [n.op for n in second.nodes]:
             raise self._mixed("the model", "it has other operators for other extents")
         for pair in zip(first.nodes, second.nodes, strict=True):
-            self._node(*pair)
+            self.node(*pair)
         found: Axes = {}
         for name in first.outputs:
             samples = self._samples(name, self.second.get(name, name))
@@ -131,7 +159,8 @@ class _Proof:
             found[name] = place.dim, place.inner
         return found
 
-    def _node(self, a: Node, b: Node) -> None:
+    def node(self, a: Node, b: Node) -> None:
+        """See which layout of samples the result of a node has. Raises UsageError."""
         for x, y in zip(a.inputs, b.inputs, strict=True):
             if x:
                 self.known[x] = self._samples(x, y)

@@ -16,7 +16,8 @@ class StateInfo:
     `buffers`: inputs with `capacity` places along dimension `axes`, each with the output that is
     rows of it behind the filled ones: it lies in the memory of the buffer. `filled`: the input that
     is the number of filled places; "" where no state grows. `replaced`: inputs that an output of
-    the same shape takes the place of in the next call.
+    the same shape takes the place of in the next call. `sessions`: that a call advances; ports of
+    each have names of its own (`of_session`), and `filled` is a number for each.
     """
 
     capacity: int = 0
@@ -24,3 +25,9 @@ class StateInfo:
     buffers: Mapping[str, str] = field(default_factory=dict)
     axes: Mapping[str, int] = field(default_factory=dict)
     replaced: Mapping[str, str] = field(default_factory=dict)
+    sessions: int = 1
+
+
+def of_session(name: str, n: int) -> str:
+    """The name of a tensor as it is for session `n` of several."""
+    return f"{name}@{n}"

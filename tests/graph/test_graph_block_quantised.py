@@ -109,7 +109,7 @@ def test_products(
     n_stored = 2 * n_blocks if groups == "uneven" else n_blocks
     stored = sum(a.nbytes for c in network.calls for a in c.constants.values())
     order = 8 * n_stored * block if groups else 0
-    assert stored <= N * n_stored * (block * max(bits, 4) // 8 + 8) + order + 4 * N + 64
+    assert stored <= N * n_stored * (block * bits // 8 + 8) + order + 4 * N + 64
 
 
 def of_definition(x: Array, constants: Mapping[str, Array], attrs: Mapping[str, int]) -> Array:

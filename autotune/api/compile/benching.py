@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -16,8 +16,10 @@ from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.noise import read_usage
 from autotune.network.artifact.artifact import Tuned
 from autotune.network.bench import bench as network_bench
+from autotune.network.bench import tokens as network_tokens
 from autotune.network.bench.bench import BenchResult
 from autotune.network.bench.callers import CallersResult, bench_callers, require_callers
+from autotune.network.bench.tokens import TokensResult, random_prompt
 from autotune.network.check.oracles import Original
 from autotune.network.runtime.baselines import (
     BASELINES,
@@ -28,6 +30,7 @@ from autotune.network.runtime.baselines import (
 )
 from autotune.network.runtime.loading import load, model_of
 from autotune.network.runtime.runtime import Model, require_inputs
+from autotune.network.runtime.token_loops import TOKEN_LOOPS, Begin, token_loop
 from autotune.records import best_for, read_log
 
 
@@ -94,6 +97,43 @@ def bench(
         return _timed(ours, given, source, time_s, callers, inputs)
 
 
+def bench_tokens(
+    compiled: Model | Compiled | str | Path,
+    prompt: int = 128,
+    tokens: int = 64,
+    against: str | Sequence[str] = (),
+    model: str | Path | None = None,
+    time_s: float = 2.0,
+) -> TokensResult:
+    """Time prompts of `prompt` tokens, and `tokens` single ones behind each, of a model with a
+    state; at least `time_s` seconds per side.
+
+    `against`: names of `runtime.token_loops.TOKEN_LOOPS`, which run the ONNX file that was
+    compiled, or `model`, with as many threads, in turns. Raises UsageError for other names, for a
+    model without such a state and for more tokens than its capacity, MissingDependency where a
+    runtime is not installed.
+    """
+    ours = _model(compiled)
+    names = _baseline_names(against, TOKEN_LOOPS)
+    total = prompt + tokens
+    session = ours.session()
+    capacity = session.capacity
+    if min(prompt, tokens) < 1 or total > capacity:
+        raise UsageError(
+            f"{prompt} + {tokens} tokens are not within the capacity of {capacity}",
+            "give one token or more of each, or compile with a larger `capacity`",
+        )
+    sides: dict[str, Begin] = {"autotune": lambda: ours.session().step}
+    if names:
+        origin = Path(model or ours.artifact.model_path)
+        _require_same_model(ours, origin)
+        sides |= {name: token_loop(name, origin, ours.n_threads, total) for name in names}
+    words = random_prompt(prompt, session.input_info[0].limit)
+    return network_tokens.bench_tokens(
+        sides, words, tokens, ours.n_threads, time_s, usage=read_usage
+    )
+
+
 def number_of_variant(model: Model, given: Mapping[str, Any]) -> int:
     """The number of the variant of `model` whose shapes `given` inputs have.
 
@@ -117,12 +157,14 @@ def _model(compiled: Model | Compiled | str | Path) -> Model:
     return load(compiled)
 
 
-def _baseline_names(given: str | Sequence[str]) -> tuple[str, ...]:
+def _baseline_names(
+    given: str | Sequence[str], known: Collection[str] = BASELINES
+) -> tuple[str, ...]:
     words = given.split(",") if isinstance(given, str) else given
     names = tuple(dict.fromkeys(word.strip() for word in words if word))
     for name in names:
-        if name not in BASELINES:
-            raise UsageError(f"there is no '{name}' here", f"known: {', '.join(BASELINES)}")
+        if name not in known:
+            raise UsageError(f"there is no '{name}' here", f"known: {', '.join(known)}")
     return names
 
 
@@ -155,12 +197,7 @@ def _onnx_model(compiled: Model, source: Path) -> tuple[Any, Mapping[str, Any]]:
     taken may have no meaning at the shapes that were bound.
     """
     artifact = compiled.artifact
-    if not source.is_file():
-        raise UsageError(f"there is no model file '{source}'", "name it with `model`")
-    if model_hash(source) != artifact.model_hash:
-        raise LogMismatch(
-            f"{source} is not the model that was compiled", "name the right one with `model`"
-        )
+    _require_same_model(compiled, source)
     is_random = artifact.random_weights
     if is_random is None:  # an artifact from before they had to be asked for
         is_random = needs_weights(source)
@@ -170,6 +207,16 @@ def _onnx_model(compiled: Model, source: Path) -> tuple[Any, Mapping[str, Any]]:
         original = Original(bound, shapes)
         return original.source, original.fed
     return prepare_model(source, shapes, is_random), {}
+
+
+def _require_same_model(compiled: Model, source: Path) -> None:
+    """Raise UsageError or LogMismatch unless `source` is the file that was compiled."""
+    if not source.is_file():
+        raise UsageError(f"there is no model file '{source}'", "name it with `model`")
+    if model_hash(source) != compiled.artifact.model_hash:
+        raise LogMismatch(
+            f"{source} is not the model that was compiled", "name the right one with `model`"
+        )
 
 
 def tuned_alone(compiled: Model, log_path: Path | None = None) -> dict[str, Tuned]:

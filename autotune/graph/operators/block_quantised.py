@@ -72,7 +72,7 @@ def _n_bits(rw: Rewriter) -> None:
     padded = with_zeros(q, 1, 1)
     data = _with_columns(rw, rw.input(0), order)
     weights = SmallWeights(
-        padded[:, order].T, scale[:, of_block].T, zero[:, of_block].T, block, 4 if bits < 8 else 8
+        padded[:, order].T, scale[:, of_block].T, zero[:, of_block].T, block, bits
     )
     permits_bytes = rw.attr("accuracy_level", 0) == LEVEL_OF_BYTES and groups is None
     # as onnxruntime, which has no such product of blocks as small as these

@@ -6,9 +6,10 @@
     y[…, n] = Σ over blocks: scale[n]·(m/127)·(Σ a'[…, k]·q[k, n] - zero[n]·Σ a'[…, k])
 
 a' = round(a·127/m), halves to even, are four bytes in an int32, the first one lowest. `q` is int32
-of (k/8, n): byte t of a word holds rows t and t + 4 of eight, in its lower and upper half; weights
-of 8 bits are int32 of (k/4, n). A sum within a block is one of integers, exact, and blocks are
-added up in float32. A zero point that all weights share is where a sum begins.
+words: byte t of one holds rows t, t + 4, … of as many as fit, the first one in its lowest bits; of
+4 bits it is (k/8, n), of 2 (k/16, n), of 8 (k/4, n). A sum within a block is one of integers,
+exact, and blocks are added up in float32. A zero point that all weights share is where a sum
+begins.
 
 Sources: `accuracy_level` in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 ("input A can be quantized with the same block_size to int8"). The rounding is that of ONNX Runtime.
@@ -32,7 +33,7 @@ from autotune.graph.operators.definition import (
     optional,
     tensor,
 )
-from autotune.graph.operators.weight_only import SmallWeights, in_words
+from autotune.graph.operators.weight_only import SmallWeights, in_words, n_in_word
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Axis,
@@ -54,15 +55,14 @@ _IN_WORD = 4
 """Bytes of an int32."""
 _MOST_TERMS = 64
 """Rows that are summed as integers before they are scaled."""
-_LOWER_HALVES = 0x0F0F0F0F
 _ONES = 0x01010101
 
 
 def takes_integers(weights: SmallWeights) -> bool:
     """Whether a product with `weights` may be one of bytes: their zero points are integers."""
-    zero = weights.zero
+    zero, word = weights.zero, max(2 * _IN_WORD, n_in_word(weights.bits))
     is_whole = bool(((zero == np.rint(zero)) & (zero >= 0) & (zero < 256)).all())
-    return is_whole and weights.values is None and weights.block % (2 * _IN_WORD) == 0
+    return is_whole and weights.values is None and weights.block % word == 0
 
 
 def block_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = "") -> None:
@@ -77,8 +77,8 @@ def block_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = ""
     times = -int(zero.flat[0]) if is_shared else 1
     n_words, shape = n_terms // _IN_WORD, (*rows, k // n_terms)
     sums = rw("SumBytes", words, n_words=n_words, times=times, shape=shape)
-    in_word = range(32 // weights.bits)
-    places = [8 * (n % _IN_WORD) + 4 * (n // _IN_WORD) for n in in_word]
+    in_word = range(n_in_word(weights.bits))
+    places = [8 * (n % _IN_WORD) + weights.bits * (n // _IN_WORD) for n in in_word]
     rw.result(
         "BlockMatMul",
         words,
@@ -140,7 +140,7 @@ def _define_sums(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
 def _define_product(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     words, q, scale, largest, sums = (tensor(operands, n) for n in range(5))
     block, bits = node.attrs["block"], node.attrs["bits"]
-    n_terms, in_word = _n_terms(block), 32 // bits
+    n_terms, in_word = _n_terms(block), n_in_word(bits)
     axes = axes_of(shape)
     b, j = Axis("b", scale.shape[0]), Axis("k", block // n_terms)
     group = b * j.extent + j
@@ -148,10 +148,10 @@ def _define_product(scope: Scope, node: Node, operands: Operands, shape: Shape) 
     zero = optional(operands, 5)
     total: Expr = Const(0, "int32") if zero is not None else sums[(*rows, group)]
     for n in range(n_terms // _IN_WORD):
-        at, half = divmod(n * _IN_WORD, in_word)
+        at, place = divmod(n * _IN_WORD, in_word)
         weights = q[group * (n_terms // in_word) + at, column]
         word = words[(*rows, group * (n_terms // _IN_WORD) + n)]
-        total = total + binary("bytedot", _of_word(weights, bits, half), word)
+        total = total + binary("bytedot", _of_word(weights, bits, place), word)
     real = cast("float32", total)
     if zero is not None:
         moved = cast("float32", sums[(*rows, group)])
@@ -161,12 +161,13 @@ def _define_product(scope: Scope, node: Node, operands: Operands, shape: Shape) 
     return biased(scope, result, optional(operands, 6))
 
 
-def _of_word(weights: Expr, bits: int, half: int) -> Expr:
-    """Four weights of a word as bytes: from 4 bits those of its lower or its upper halves."""
+def _of_word(weights: Expr, bits: int, place: int) -> Expr:
+    """Four weights of a word from `place` on, as bytes: the same bits of each of its bytes."""
     if bits == 8:
         return weights
-    shifted = binary("shr", weights, Const(4, "int32")) if half else weights
-    return binary("bitand", shifted, Const(_LOWER_HALVES, "int32"))
+    first = bits * (place // _IN_WORD)
+    shifted = binary("shr", weights, Const(first, "int32")) if first else weights
+    return binary("bitand", shifted, Const(_ONES * ((1 << bits) - 1), "int32"))
 
 
 OPERATORS: Mapping[str, Operator] = {

@@ -7,10 +7,11 @@
     y[…, n] = Σ scale[k/block, n]·(Σ a[…, k]·value(q[k, n]) - zero[k/block, n]·Σ a[…, k])
 
 The inner sums are over a few k of one block, so that a weight costs its product and no scaling.
-`q` is uint8 or int8 of shape (k, n), or with 4 bits int32 of (k/8, n), the first k in the lowest
-bits. Those are widened by no conversion: 4 bits within the fraction of a float whose exponent makes
-them whole numbers, 2^e + q, less 2^e. Other values of 4 bits, and blocks that are no multiple of 8,
-are uint8 of (k/2, n), the even k in the lower half, and are looked up in a table of 16 floats.
+`q` is uint8 or int8 of shape (k, n), or with 2 or 4 bits int32 words of 16 or 8 neighbours along
+k, the first one in the lowest bits. Those are widened by no conversion: bits within the fraction of
+a float whose exponent makes them whole numbers, 2^e + q, less 2^e. Other values of 4 bits, and
+blocks that are no multiple of a word, are uint8 of (k/2, n), the even k in the lower half, and are
+looked up in a table of 16 floats.
 Weights of float8 are int8 of their bits, which are moved to the places that a float32 has for them.
 A zero point that all weights share is part of the values; others are multiplied by sums of the
 data, which a node of its own computes once.
@@ -59,8 +60,6 @@ from autotune.te.expr import (
 
 _N_VALUES = 16
 _VALUES = Const(_N_VALUES, "int32")
-_IN_WORD = 8
-"""Weights of 4 bits in a word."""
 _FRACTION = 23
 _BIAS = 127
 _ONE = Const(1 << _FRACTION, "int32")
@@ -72,14 +71,15 @@ _MOST_TERMS = 8
 def _define(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     a, scale = tensor(operands, 0), tensor(operands, 2)
     block = node.attrs["block"]
-    n_terms = _n_terms(block)
+    bits = node.attrs["bits"]
+    n_terms = _n_terms(block, bits)
     axes = axes_of(shape)
     b, j = Axis("b", a.shape[-1] // block), Axis("k", block // n_terms)
     first = b * block + j * n_terms
     rows, column = [x.var for x in axes[:-1]], axes[-1].var
     if tensor(operands, 1).dtype == "int32":
-        word = tensor(operands, 1)[first // _IN_WORD, column]
-        weights = [_of_word(word, n, node.attrs["zero"]) for n in range(n_terms)]
+        word = tensor(operands, 1)[first // n_in_word(bits), column]
+        weights = [_of_word(word, n, bits, node.attrs["zero"]) for n in range(n_terms)]
     elif kind := SMALL_TYPES.get(node.attrs["small_type"]):
         q = tensor(operands, 1)
         weights = [_of_float8(q[first + n, column], kind) for n in range(n_terms)]
@@ -119,14 +119,19 @@ def _weights(operands: Operands, first: Expr, column: Var, n_terms: int) -> list
     return found
 
 
-def _of_word(word: Expr, n: int, zero: int) -> Expr:
+def n_in_word(bits: int) -> int:
+    """Weights of so many bits in an int32."""
+    return 32 // bits
+
+
+def _of_word(word: Expr, n: int, bits: int, zero: int) -> Expr:
     """Weight `n` of a word, less `zero`; exact."""
-    at = 4 * n
-    if at + 4 > _FRACTION:
+    at = bits * n
+    if at + bits > _FRACTION:
         word, at = binary("shr", word, Const(12, "int32")), at - 12
     exponent = _FRACTION - at
-    bits = binary("bitand", word, Const((_N_VALUES - 1) << at, "int32"))
-    real = binary("bitor", bits, Const((_BIAS + exponent) << _FRACTION, "int32"))
+    own = binary("bitand", word, Const(((1 << bits) - 1) << at, "int32"))
+    real = binary("bitor", own, Const((_BIAS + exponent) << _FRACTION, "int32"))
     return call("bits_as_float32", real) - f32(float((1 << exponent) + zero))
 
 
@@ -150,18 +155,19 @@ def _of_float8(byte: Expr, kind: SmallType) -> Expr:
     return select(is_small, below, real)
 
 
-def _n_terms(block: int) -> int:
-    """Products of one block that are summed before they are scaled."""
-    return gcd(block, _MOST_TERMS)
+def _n_terms(block: int, bits: int) -> int:
+    """Products of one block that are summed before they are scaled: those of a word at least."""
+    return gcd(block, max(_MOST_TERMS, n_in_word(bits)))
 
 
 @dataclass(frozen=True, slots=True)
 class SmallWeights:
     """Weights (q - zero) · scale: `q` is (k, n), scale and zero are (k/block, n).
 
-    With `bits` = 4 the values of `q` are below 16, and `block` is even. They then may stand for any
-    16 floats instead, `values`: the weights are values[q] · scale. `small_type`: name of the float8
-    whose bits `q` holds as int8, without zero points.
+    With `bits` = 2 the values of `q` are below 4, and `block` is a multiple of 16. With 4 they are
+    below 16, and `block` is even. They then may stand for any 16 floats instead, `values`: the
+    weights are values[q] · scale. `small_type`: name of the float8 whose bits `q` holds as int8,
+    without zero points.
     """
 
     q: Array
@@ -184,7 +190,7 @@ def weight_only_product(rw: Rewriter, weights: SmallWeights, data: str, bias: st
         rw.array(np.ascontiguousarray(weights.scale, np.float32)),
         "" if values is None else rw.array(values),
         "" if zero is None else rw.array(np.ascontiguousarray(zero)),
-        "" if zero is None else _sums(rw, data, _n_terms(weights.block)),
+        "" if zero is None else _sums(rw, data, _n_terms(weights.block, weights.bits)),
         bias,
         **attrs,
         small_type=weights.small_type,
@@ -193,18 +199,18 @@ def weight_only_product(rw: Rewriter, weights: SmallWeights, data: str, bias: st
 
 def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None, int]:
     """The integers as they are stored, the values of 4 bits, the zero points that are left, and the
-    one that all weights of 4 bits share."""
+    one that all weights of few bits share."""
     if w.values is not None:
         return _packed(w.q), w.values.astype(np.float32), None, 0
     if w.small_type:
         return w.q, None, None, 0
     shared = w.zero.flat[0] if w.zero.size and (w.zero == w.zero.flat[0]).all() else None
-    if w.bits == 4:
+    if w.bits < 8:
         is_whole = shared is not None and float(shared).is_integer()
-        around = int(float(shared)) if shared is not None and is_whole else _N_VALUES // 2
+        around = int(float(shared)) if shared is not None and is_whole else 1 << (w.bits - 1)
         rest = None if is_whole else _small(w.zero - around)
-        if w.block % _IN_WORD == 0:
-            return in_words(w.q, range(0, 32, 4)), None, rest, around
+        if w.block % n_in_word(w.bits) == 0:
+            return in_words(w.q, range(0, 32, w.bits)), None, rest, around
         values = (np.arange(_N_VALUES) - around).astype(np.float32)
         return _packed(w.q), values, rest, around
     moved = None if shared is None else w.q - shared

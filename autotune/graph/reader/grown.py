@@ -6,8 +6,8 @@ grown(model, capacity=2048, chunks=(128, 32, 8, 1))  ─►  Grown for each chun
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import ModelProto
@@ -26,10 +26,11 @@ _PROBES = 3
 @dataclass(frozen=True)
 class Grown:
     """A model at a capacity and a chunk. `shapes`: of its inputs at the past of `growth`, and at
-    one and at two places less."""
+    one and at two places less. `sessions`: that a step advances, see `graph.together`."""
 
     growth: Growth
     shapes: tuple[Shapes, ...]
+    sessions: int = 1
 
 
 def grown(
@@ -61,6 +62,17 @@ def grown(
     inputs = decoder_inputs(outline, pairs)
     extents = {**_of_folder(path, outline, growing), **(dims or {})}
     return tuple(_at(outline, pairs, inputs, capacity, n, extents) for n in sizes)
+
+
+def for_sessions(at: Sequence[Grown], sessions: Iterable[int]) -> Iterator[Grown]:
+    """Variants for a place of several sessions, the most first. Raises UsageError."""
+    wanted = sorted({*sessions}, reverse=True)
+    if wanted and (wanted[-1] < 2 or at[-1].growth.chunk != 1):
+        raise UsageError(
+            f"{wanted[-1]} sessions cannot be advanced together",
+            "give `sessions` from 2 on, and `chunks` with 1",
+        )
+    yield from (replace(at[-1], sessions=n) for n in wanted)
 
 
 def _of_folder(path: Path, model: ModelProto, states: Sequence[StatePair]) -> dict[str, int]:

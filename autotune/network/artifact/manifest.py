@@ -196,7 +196,7 @@ def _require_state(
         require(fits, f"'{name}' has not its capacity")
     is_told = not state.buffers or (
         state.filled in given
-        and given[state.filled].shape == (1,)
+        and given[state.filled].shape == (state.sessions,)
         and given[state.filled].dtype == "int64"
     )
     require(is_told, "the length of its state is no input")

@@ -8,8 +8,8 @@ The original is run by ONNX Runtime as it is in the file, with a past that is as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from autotune.errors import WrongNumbers
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.onnx_reader import read_outline
+from autotune.graph.state import StateInfo
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.check.accuracy import Report, Tally, worst_of
 from autotune.network.check.differences import difference, tolerance
@@ -28,7 +29,7 @@ from autotune.network.check.quantised_outputs import is_quantised
 from autotune.network.runtime.baselines import onnxruntime_runner
 from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
 from autotune.network.runtime.runtime import Model, random_array
-from autotune.network.runtime.session import ModelSession
+from autotune.network.runtime.session import ModelSession, step_together
 
 Array = NDArray[Any]
 _ROUNDED = 5e-2
@@ -43,41 +44,85 @@ def check_state(model: Model, bound: BoundModel, growth: Growth, seed: int = 0) 
     Raises WrongNumbers, MissingDependency without ONNX Runtime, ModelError where it cannot run the
     model.
     """
-    session, rng = model.session(), np.random.default_rng(seed)
-    original = _Original(bound, growth, model.n_threads)
-    tallies: dict[str, Tally] = {}
-    kinds: list[str] = []
-    for chunk, length in _points(model, session.capacity):
-        kind = f"{chunk} behind {length}"
-        kinds.append(kind)
-        states = _fill(session, length, rng)
-        inputs = {end.name: _drawn(rng, session, end, chunk) for end in session.input_info}
-        expected = original.run(inputs, states, length, chunk)
-        actual = dict(session.run(inputs))
-        for (output, _), name in zip(growth.states.values(), session.buffers, strict=True):
-            actual[output] = session.rows(name, length, length + chunk).copy()
-        for name, array in actual.items():
-            found = difference(np.ascontiguousarray(array), expected[name].astype(array.dtype))
-            allowed = max(tolerance(array.dtype), _ROUNDED if original.rounds else 0.0)
-            tally = tallies.setdefault(name, Tally(name))
-            tally.is_decided = True
-            tally.add(kind, found, allowed, array, expected[name])
-            if not found.within(allowed):
-                raise WrongNumbers(
-                    f"'{cut(name)}' differs from ONNX Runtime in a step of {kind} places: "
-                    f"error {found.error:.1e}, allowed {allowed:.1e} ({found.what})",
-                    "please report it with the model; `check=False` compiles it all the same",
-                )
-    outputs = tuple(tally.accuracy for tally in tallies.values())
-    worst, notes = worst_of(outputs), (_ROUNDS,) if original.rounds else ()
-    return Report((ONNXRUNTIME,), tuple(kinds), worst.error, worst.allowed, notes, outputs)
+    work = _Check(model, growth, _Original(bound, growth, model.n_threads), seed)
+    for chunk, length in _points(model, work.sessions[0].capacity):
+        work.step([length], chunk)
+    for k in sorted({s.sessions for s in _infos(model)} - {1}):
+        last = work.sessions[0].capacity - 1
+        work.step([n * last // (k - 1) for n in range(k)])
+    return work.report()
+
+
+@dataclass
+class _Check:
+    """Steps of sessions of `model` beside the original."""
+
+    model: Model
+    growth: Growth
+    original: _Original
+    seed: int
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    kinds: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        most = max(info.sessions for info in _infos(self.model))
+        self.sessions = [self.model.session() for _ in range(most)]
+        self._rng = np.random.default_rng(self.seed)
+
+    def step(self, lengths: Sequence[int], chunk: int = 1) -> None:
+        """Compare a step of `chunk` places of sessions of these lengths. Raises WrongNumbers."""
+        sessions, rng = self.sessions[: len(lengths)], self._rng
+        together = f", {len(lengths)} sessions" if len(lengths) > 1 else ""
+        given, expected, starts = [], [], {}
+        for session, length in zip(sessions, lengths, strict=True):
+            states = _fill(session, length, rng)
+            given.append({e.name: _drawn(rng, session, e, chunk) for e in session.input_info})
+            expected.append(self.original.run(given[-1], states, length, chunk))
+            starts[session] = length
+        inputs = {name: np.concatenate([one[name] for one in given]) for name in given[0]}
+        many = len(sessions) > 1
+        found = step_together(self.model, sessions, inputs) if many else sessions[0].run(inputs)
+        for n, (session, wanted) in enumerate(zip(sessions, expected, strict=True)):
+            kind = f"{chunk} behind {starts[session]}{together}"
+            self.kinds.append(kind)
+            actual = {name: array[n : n + 1] if many else array for name, array in found.items()}
+            for (output, _), name in zip(self.growth.states.values(), session.buffers, strict=True):
+                actual[output] = session.rows(name, starts[session], session.length).copy()
+            for name, array in actual.items():
+                self._compare(kind, name, array, wanted[name])
+
+    def _compare(self, kind: str, name: str, array: Array, expected: Array) -> None:
+        found = difference(np.ascontiguousarray(array), expected.astype(array.dtype))
+        allowed = max(tolerance(array.dtype), _ROUNDED if self.original.rounds else 0.0)
+        tally = self.tallies.setdefault(name, Tally(name))
+        tally.is_decided = True
+        tally.add(kind, found, allowed, array, expected)
+        if not found.within(allowed):
+            raise WrongNumbers(
+                f"'{cut(name)}' differs from ONNX Runtime in a step of {kind} places: "
+                f"error {found.error:.1e}, allowed {allowed:.1e} ({found.what})",
+                "please report it with the model; `check=False` compiles it all the same",
+            )
+
+    def report(self) -> Report:
+        """The largest differences."""
+        outputs = tuple(tally.accuracy for tally in self.tallies.values())
+        worst, notes = worst_of(outputs), (_ROUNDS,) if self.original.rounds else ()
+        kinds = tuple(self.kinds)
+        return Report((ONNXRUNTIME,), kinds, worst.error, worst.allowed, notes, outputs)
+
+
+def _infos(model: Model) -> Iterator[StateInfo]:
+    for one in model.variants:
+        assert one.artifact.state is not None
+        yield one.artifact.state
 
 
 def _points(model: Model, capacity: int) -> Iterator[tuple[int, int]]:
     """Steps of every chunk behind nothing, one place, half of the capacity, and up to its end."""
-    for one in model.variants:
-        info = one.artifact.state
-        assert info is not None
+    for one, info in zip(model.variants, _infos(model), strict=True):
+        if info.sessions > 1:
+            continue
         buffer, rows = next(iter(info.buffers.items()))
         shape = next(end.shape for end in one.artifact.outputs if end.name == rows)
         chunk = shape[info.axes[buffer]]

@@ -106,6 +106,15 @@ def onnxruntime_runner(model: Any, n_threads: int, optimise: bool = True) -> Run
 
     Without `optimise` it computes the model node by node.
     """
+    session = onnxruntime_session(model, n_threads, optimise)
+    names = [output.name for output in session.get_outputs()]
+    if any(map(_is_small, (*session.get_inputs(), *session.get_outputs()))):
+        return lambda inputs: _by_values(onnxruntime_package(), session, names, inputs)
+    return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def onnxruntime_session(model: Any, n_threads: int, optimise: bool = True) -> Any:
+    """ONNX Runtime's session of `model` (path or ModelProto). Raises MissingDependency."""
     try:
         onnxruntime = onnxruntime_package()
     except ImportError as error:
@@ -115,13 +124,7 @@ def onnxruntime_runner(model: Any, n_threads: int, optimise: bool = True) -> Run
     options.log_severity_level = 4
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        _source(model), options, providers=["CPUExecutionProvider"]
-    )
-    names = [output.name for output in session.get_outputs()]
-    if any(map(_is_small, (*session.get_inputs(), *session.get_outputs()))):
-        return lambda inputs: _by_values(onnxruntime, session, names, inputs)
-    return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
+    return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
 
 
 def _is_small(port: Any) -> bool:

@@ -60,7 +60,7 @@ from autotune.network.runtime.arguments import (
 )
 from autotune.network.runtime.blocks import BatchBlocks
 from autotune.network.runtime.direct_call import direct_call
-from autotune.network.runtime.session import ModelSession
+from autotune.network.runtime.session import ModelSession, step_together
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -107,9 +107,9 @@ class Model:
         self._halves = {end.name: end.numpy_dtype for end in halves}
         others = artifact.others
         self._others = tuple(Model(other, self.n_threads, self._memory) for other in others)
-        self._telling, self._by_shape = telling_shapes(artifact)
-        self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
         self._appends = artifact.state is not None and bool(artifact.state.buffers)
+        self._telling, self._by_shape = (None, {}) if self._appends else telling_shapes(artifact)
+        self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
         self._direct = None
         if self._code.direct is not None and not self._appends:
             self._direct = direct_call(
@@ -189,6 +189,17 @@ class Model:
     def session(self) -> ModelSession:
         """A session of a model with a state: see `session.ModelSession`. Raises UsageError."""
         return ModelSession(self)
+
+    def step_together(self, sessions: Sequence[ModelSession], *inputs: Any, **named: Any) -> Any:
+        """Advance several sessions of this model by one place each; outputs as of their `step`.
+
+        `inputs`: in order or by name, with a row for each session, as the outputs have. Numbers of
+        sessions that the model was compiled for (`sessions`) read its weights once; others are made
+        of these. Raises UsageError as `step`; then all states are as they were.
+        """
+        given = in_order(sessions[0].input_info, inputs) if inputs and sessions else {}
+        found = tuple(step_together(self, sessions, given | named).values())
+        return found[0] if len(found) == 1 else found
 
     async def run_async(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
         """`run` in a thread of the event loop's default executor; other tasks go on meanwhile.

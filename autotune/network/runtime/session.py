@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from autotune.codegen.memory import aligned
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
 from autotune.files import open_input, replacing
+from autotune.graph.state import StateInfo, of_session
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.container import ZIP_ERRORS
 from autotune.network.runtime.arguments import in_order, require_input, require_names
@@ -70,10 +71,10 @@ class ModelSession:
             name: [_memory(ends[name]), _memory(ends[name])] for name in self._info.replaced
         }
         self._filled = np.zeros(1, np.int64)
-        self._states = {*self._info.buffers, *self._info.replaced, self._info.filled}
-        self._made = {*self._info.buffers.values(), *self._info.replaced.values()}
-        steps = (_Step(self, one, _chunk(one)) for one in model.variants)
-        self._steps = sorted(steps, key=lambda step: -step.size)
+        steps = [_Step(self, one, _chunk(one)) for one in model.variants]
+        steps.sort(key=lambda step: (-step.sessions, -step.size))
+        self._steps = [step for step in steps if step.sessions == 1]
+        self._together = [step for step in steps if step.sessions > 1]
 
     @property
     def capacity(self) -> int:
@@ -249,7 +250,7 @@ class ModelSession:
         checked = last.checked(inputs, n)
         try:
             for step, size in self._plan(n):
-                parts.append(step(step.part(checked, done, size)))
+                parts.append(step([self], step.part(checked, done, size)))
                 done += size
                 self._filled[0] += size if self.capacity else 0
         except BaseException:
@@ -307,15 +308,54 @@ class ModelSession:
         return arrays, length
 
 
+def step_together(
+    model: Stateful, sessions: Sequence[ModelSession], inputs: Mapping[str, Any]
+) -> dict[str, Array]:
+    """A step of one place of several sessions of `model`: see `Model.step_together`."""
+    if len({id(s) for s in sessions}) < len(sessions) or any(
+        s.model is not model for s in sessions
+    ):
+        raise UsageError(
+            "sessions to step together are not several of this model", "give each once"
+        )
+    if not sessions:
+        raise UsageError("there are no sessions to step together", "give one or more")
+    for session in sessions:
+        if session.capacity and session.length >= session.capacity:
+            raise UsageError(
+                f"session {sessions.index(session)} is full: {session.capacity} places are filled",
+                "`reset` it, or step the others",
+            )
+    first, k = sessions[0], len(sessions)
+    one = first._steps[-1]
+    checked = one.checked(inputs, 1, k)
+    with ExitStack() as all_of_them:
+        for session in sessions:
+            all_of_them.enter_context(session._alone())
+        parts, done = [], 0
+        for step in (*first._together, one):
+            while k - done >= step.sessions:
+                some = sessions[done : done + step.sessions]
+                rows = {n: a[done : done + step.sessions] for n, a in checked.items()}
+                parts.append(step(some, rows))
+                done += step.sessions
+        for session in sessions:
+            session._filled[0] += 1 if session.capacity else 0
+    return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+
 class _Step:
     """A variant of the model, with its places in memory bound to a session's."""
 
     def __init__(self, session: ModelSession, model: Stateful, size: int) -> None:
         self.session, self.model, self.size = session, model, size
-        artifact = model.artifact
-        self.inputs = tuple(e for e in artifact.inputs if e.name not in session._states)
-        self.outputs = tuple(e for e in artifact.outputs if e.name not in session._made)
-        self.axes = _axes(session.model, artifact)
+        artifact, info = model.artifact, _info(model)
+        self.sessions = info.sessions
+        given = {*info.buffers, *info.replaced, info.filled}
+        made = {*info.buffers.values(), *info.replaced.values()}
+        self.inputs = tuple(e for e in artifact.inputs if e.name not in given)
+        self.outputs = tuple(e for e in artifact.outputs if e.name not in made)
+        self.axes = _axes(session.model)
 
     def n_places(self, inputs: Mapping[str, Any]) -> int:
         """The number of places that inputs are for. Raises UsageError for other names."""
@@ -327,13 +367,15 @@ class _Step:
                 return int(shape[axis])
         return max(1, self.size)
 
-    def checked(self, inputs: Mapping[str, Any], n: int) -> dict[str, Array]:
-        """The inputs as arrays. Raises UsageError where shapes or dtypes do not fit."""
+    def checked(self, inputs: Mapping[str, Any], n: int, sessions: int = 1) -> dict[str, Array]:
+        """The inputs of `n` places as arrays. Raises UsageError where they do not fit."""
+        require_names(self.inputs, inputs)
         found = {}
         for end in self.inputs:
             shape = list(end.shape)
             if end.name in self.axes:
                 shape[self.axes[end.name]] = n
+            shape[:1] = [sessions * extent for extent in shape[:1]]
             wanted = Endpoint(end.name, tuple(shape), end.dtype, end.base, is_native=end.is_native)
             given = np.asarray(inputs[end.name])
             if given.dtype != end.numpy_dtype and given.dtype.kind in "iu" and not end.is_float:
@@ -359,35 +401,51 @@ class _Step:
             for name, last in parts[-1].items()
         }
 
-    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        session, info = self.session, self.session._info
-        given = {**inputs, **session._buffers}
-        out: dict[str, Array] = {}
+    def __call__(
+        self, sessions: Sequence[ModelSession], inputs: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The outputs of a step of as many sessions as it is for; their lengths stay."""
+        info = sessions[0]._info
+        given, out = dict(inputs), dict[str, Array]()
         if info.filled:
-            given[info.filled] = session._filled
+            given[info.filled] = np.concatenate([session._filled for session in sessions])
+        for n, session in enumerate(sessions):
             at = session.length
             for name, output in info.buffers.items():
-                out[output] = session.rows(name, at, at + self.size)
-        for name, output in info.replaced.items():
-            given[name], out[output] = session._arrays[name]
+                given[self._port(name, n)] = session._buffers[name]
+                out[self._port(output, n)] = session.rows(name, at, at + self.size)
+            for name, output in info.replaced.items():
+                given[self._port(name, n)], out[self._port(output, n)] = session._arrays[name]
         found = self.model.run_bound(given, out)
-        for name in info.replaced:
-            session._arrays[name].reverse()
+        for session in sessions:
+            for name in info.replaced:
+                session._arrays[name].reverse()
         return {end.name: found[end.name] for end in self.outputs}
+
+    def _port(self, name: str, n: int) -> str:
+        return of_session(name, n) if self.sessions > 1 else name
 
 
 def _chunk(model: Stateful) -> int:
     """New places of a call; 0 where no state grows."""
-    artifact = model.artifact
-    assert artifact.state is not None
-    shapes, state = {end.name: end.shape for end in artifact.outputs}, artifact.state
+    shapes, state = {end.name: end.shape for end in model.artifact.outputs}, _info(model)
     return next((shapes[rows][state.axes[name]] for name, rows in state.buffers.items()), 0)
 
 
-def _axes(model: Stateful, artifact: Artifact) -> dict[str, int]:
-    """The dimension of new places of each port: that in which the variants differ."""
+def _info(model: Stateful) -> StateInfo:
+    assert model.artifact.state is not None
+    return model.artifact.state
+
+
+def _axes(model: Stateful) -> dict[str, int]:
+    """The dimension of new places of each port: that in which the variants differ, and of a single
+    variant the second one, (batch, places, …)."""
     shapes: dict[str, list[tuple[int, ...]]] = {}
-    for one in model.variants:
+    alone = [one for one in model.variants if _info(one).sessions == 1]
+    if len(alone) == 1:
+        ports, n = (*alone[0].artifact.inputs, *alone[0].artifact.outputs), _chunk(alone[0])
+        return {end.name: 1 for end in ports if n and end.shape[1:2] == (n,)}
+    for one in alone:
         for end in (*one.artifact.inputs, *one.artifact.outputs):
             shapes.setdefault(end.name, []).append(end.shape)
     found = {}

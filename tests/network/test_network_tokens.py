@@ -1,0 +1,50 @@
+"""Decoders token by token: ONNX Runtime's plain loop, and `bench --tokens` beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import autotune
+from autotune.errors import UsageError
+from autotune.network.runtime.loading import model_of
+from autotune.network.runtime.token_loops import plain_loop
+from tests.decoders import decoder
+from tests.forking import Cli
+
+pytest.importorskip("onnxruntime")
+
+
+def test_each_sequence_begins_without_places(tmp_path: Path) -> None:
+    onnx.save(decoder(), tmp_path / "m.onnx")
+    begin = plain_loop(tmp_path / "m.onnx", 1)
+    first, second = begin(), begin()
+    tokens = np.array([[1, 2, 3]])
+    once, again, more = (step(tokens)["logits"] for step in (first, second, first))
+    np.testing.assert_array_equal(once, again)
+    assert np.abs(more - once).max() > 1e-3
+
+
+def test_prompts_and_tokens_are_timed_beside_others(tmp_path: Path, cli: Cli) -> None:
+    onnx.save(decoder(), tmp_path / "m.onnx")
+    line = ("bench", "m.onnx", "--tokens", "6+3", "--against", "onnxruntime", "--time", "0.1s")
+    done = cli(*line, "--chunks", "1", "--format", "json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    for name in ("autotune", "onnxruntime"):
+        assert found[name]["prompt_tokens"] == 6
+        assert found[name]["rounds"] >= 3
+        assert min(found[name]["prompt_s"], found[name]["token_s"]) > 0
+    assert found["ratio"] == found["autotune"]["token_s"] / found["onnxruntime"]["token_s"]
+    done = cli("bench", "m.onnx", "--tokens", "6", cwd=tmp_path)
+    assert (done.code, "128+64" in done.err) == (2, True)
+
+
+def test_more_tokens_than_the_capacity_are_refused() -> None:
+    model = model_of(autotune.compile(decoder(), capacity=8, chunks=(1,), check=False).artifact)
+    with pytest.raises(UsageError, match="not within the capacity of 8"):
+        autotune.bench_tokens(model, 6, 3)
