@@ -127,6 +127,17 @@ def test_samples_have_the_shares_of_their_scores(sampling: dict[str, Any]) -> No
         sampler("top_p", temperature=0)
 
 
+def test_two_thousand_steps_take_no_more_memory(session: ModelSession) -> None:
+    pages: list[int] = []
+    for n in range(2000):
+        if session.length == CAPACITY:
+            session.truncate(CAPACITY // 2)
+        session.step(tokens_of(1, n))
+        if n % 500 == 499:
+            pages.append(int(Path("/proc/self/statm").read_text().split()[1]))
+    assert pages[-1] - pages[0] < 64  # 256 KiB of 1,500 steps
+
+
 def test_rows_are_written_in_place(session: ModelSession) -> None:
     before = {name: session.rows(name, 0, CAPACITY) for name in session.buffers}
     assert len(before) == 2

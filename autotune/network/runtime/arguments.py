@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -87,7 +87,7 @@ def _require_fit(end: Endpoint, dtype: np.dtype[Any], array: Any) -> None:
 
 
 def writable_in_place(
-    given: Mapping[str, Array], ends: Ends, inputs: Sequence[Array]
+    given: Mapping[str, Array], ends: Ends, inputs: Collection[Array]
 ) -> dict[str, Array]:
     """Those of `given` that the last kernels can write: dense, and disjoint from inputs."""
     return {

@@ -102,7 +102,9 @@ class Model:
         self._code = _Code(self._memory.library, artifact.entry)
         self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
         self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
-        self._outputs = [Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs]
+        self._outputs = {
+            end.name: Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs
+        }
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         others = artifact.others
@@ -115,7 +117,7 @@ class Model:
             self._direct = direct_call(
                 artifact.inputs,
                 artifact.outputs,
-                self._outputs,
+                tuple(self._outputs.values()),
                 self._code.direct,
                 self.n_threads,
                 self._memory,
@@ -176,15 +178,17 @@ class Model:
                 return found
         return model._call(model._named(inputs), out)
 
-    def run_bound(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
+    def run_bound(
+        self, inputs: Mapping[str, Array], out: Mapping[str, Array], places: Mapping[int, int]
+    ) -> dict[str, Array]:
         """`run` without any check, on C-contiguous arrays as they are stored.
 
-        Arrays of `out` are written in place, and may be parts of those of `inputs`.
+        Arrays of `out` are written in place. `places`: addresses, by their base, of inputs and
+        outputs that neither has.
         """
-        arrays = [inputs[end.name] for end in self.artifact.inputs]
         with self._memory.lent() as working:
             place = self._place(working)
-            return self._call_in(working, place, self._code.run, arrays, out)
+            return self._call_in(working, place, self._code.run, inputs, out, places)
 
     def session(self) -> ModelSession:
         """A session of a model with a state: see `session.ModelSession`. Raises UsageError."""
@@ -267,7 +271,7 @@ class Model:
         arrays = self._check(inputs)
         with self._memory.lent() as working:
             place = self._place(working)
-            self._call_in(working, place, self._code.profile, arrays, {})
+            self._call_in(working, place, self._code.profile, arrays, {}, {})
             seconds = np.diff(place.times) * 1e-9
         pairs = zip(self.artifact.kernels, seconds.tolist(), strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
@@ -291,10 +295,10 @@ class Model:
             )
         arrays = self._check(inputs)
         given = {} if out is None else outputs_given(self._results, out)
-        in_place = writable_in_place(given, self._results, arrays) if given else {}
+        in_place = writable_in_place(given, self._results, arrays.values()) if given else {}
         with self._memory.lent() as working:
             place = self._place(working)
-            found = self._call_in(working, place, self._code.run, arrays, in_place)
+            found = self._call_in(working, place, self._code.run, arrays, in_place, {})
         for name, array in given.items():
             if found[name] is not array:
                 array[...] = found[name]
@@ -306,36 +310,41 @@ class Model:
         working: CallerMemory,
         place: Place,
         entry: Any,
-        inputs: list[Array],
+        inputs: Mapping[str, Array],
         given: Mapping[str, Array],
+        places: Mapping[int, int],
     ) -> dict[str, Array]:
         arrays: dict[int, Array] = {}
-        for end, array in zip(self.artifact.inputs, inputs, strict=True):
+        for name, array in inputs.items():
+            end = self._expected[name][0]
             if end.window is None:
                 arrays[end.base] = array
             else:
                 there = window(working.arena, end)
                 there[...] = array.reshape(there.shape)
-        ends = zip(self.artifact.outputs, self._outputs, strict=True)
+        ends = [end for end in self.artifact.outputs if end.base not in places]
         outputs = {
-            end.name: given[end.name] if end.name in given else memory.take()
-            for end, memory in ends
+            end.name: given[end.name] if end.name in given else self._outputs[end.name].take()
+            for end in ends
         }
-        for end in self.artifact.outputs:
+        for end in ends:
             if end.window is None:
                 arrays[end.base] = outputs[end.name]
         for slot, array in arrays.items():
             place.table[slot] = array.__array_interface__["data"][0]  # `ctypes` is slower
+        for slot, address in places.items():
+            place.table[slot] = address
         entry(place.address, self._code.n_threads(self.n_threads))
-        for end in self.artifact.outputs:
+        for end in ends:
             if end.window is not None:
                 there = window(arrays.get(end.base, working.arena), end)
                 outputs[end.name][...] = there.reshape(end.shape)
         if self._halves:
-            outputs |= rounded(outputs, self._halves)
+            halves = {n: dtype for n, dtype in self._halves.items() if n in outputs}
+            outputs |= rounded(outputs, halves)
         return outputs
 
-    def _check(self, inputs: Mapping[str, Array]) -> list[Array]:
+    def _check(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         return _all_checked(self._expected, inputs)
 
 
@@ -525,10 +534,10 @@ def require_inputs(ports: tuple[Endpoint, ...], inputs: Mapping[str, Array]) -> 
 
 def _all_checked(
     expected: Mapping[str, tuple[Endpoint, np.dtype[Any]]], inputs: Mapping[str, Array]
-) -> list[Array]:
+) -> dict[str, Array]:
     if inputs.keys() != expected.keys():
         require_names([end for end, _ in expected.values()], inputs)
-    return [require_input(*known, inputs[name]) for name, known in expected.items()]
+    return {name: require_input(*known, inputs[name]) for name, known in expected.items()}
 
 
 def rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:

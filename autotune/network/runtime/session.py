@@ -46,8 +46,11 @@ class Stateful(Protocol):
     def variants(self) -> Sequence[Stateful]:
         """The model at each of them."""
 
-    def run_bound(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
-        """One inference on arrays as they are stored; those of `out` are written in place."""
+    def run_bound(
+        self, inputs: Mapping[str, Array], out: Mapping[str, Array], places: Mapping[int, int]
+    ) -> dict[str, Array]:
+        """One inference on arrays as they are stored; those of `out` are written in place, and
+        `places` are addresses of others, by their base."""
 
 
 class ModelSession:
@@ -71,6 +74,7 @@ class ModelSession:
             name: [_memory(ends[name]), _memory(ends[name])] for name in self._info.replaced
         }
         self._filled = np.zeros(1, np.int64)
+        self._places: dict[tuple[Stateful, int], list[tuple[int, int, int, int]]] = {}
         steps = [_Step(self, one, _chunk(one)) for one in model.variants]
         steps.sort(key=lambda step: (-step.sessions, -step.size))
         self._steps = [step for step in steps if step.sessions == 1]
@@ -406,21 +410,38 @@ class _Step:
     ) -> dict[str, Array]:
         """The outputs of a step of as many sessions as it is for; their lengths stay."""
         info = sessions[0]._info
-        given, out = dict(inputs), dict[str, Array]()
+        given, out, places = dict(inputs), dict[str, Array](), dict[int, int]()
         if info.filled:
             given[info.filled] = np.concatenate([session._filled for session in sessions])
         for n, session in enumerate(sessions):
             at = session.length
-            for name, output in info.buffers.items():
-                given[self._port(name, n)] = session._buffers[name]
-                out[self._port(output, n)] = session.rows(name, at, at + self.size)
+            for buffer, rows, address, step in self._places(session, n):
+                places[buffer], places[rows] = address, address + at * step
             for name, output in info.replaced.items():
                 given[self._port(name, n)], out[self._port(output, n)] = session._arrays[name]
-        found = self.model.run_bound(given, out)
+        found = self.model.run_bound(given, out, places)
         for session in sessions:
             for name in info.replaced:
                 session._arrays[name].reverse()
         return {end.name: found[end.name] for end in self.outputs}
+
+    def _places(self, session: ModelSession, n: int) -> list[tuple[int, int, int, int]]:
+        """For each buffer of session `n`: the bases of buffer and rows, the address of the buffer,
+        and bytes from place to place."""
+        key = self.model, n
+        if key not in session._places:
+            artifact, info = self.model.artifact, session._info
+            bases = {end.name: end.base for end in (*artifact.inputs, *artifact.outputs)}
+            session._places[key] = [
+                (
+                    bases[self._port(name, n)],
+                    bases[self._port(output, n)],
+                    session._buffers[name].__array_interface__["data"][0],
+                    session._buffers[name].strides[info.axes[name]],
+                )
+                for name, output in info.buffers.items()
+            ]
+        return session._places[key]
 
     def _port(self, name: str, n: int) -> str:
         return of_session(name, n) if self.sessions > 1 else name
