@@ -28,7 +28,7 @@ EXAMPLES = {
     "target": ("znver5 -o machine.json", "--list"),
     "export": ("model.atn -o lib", "model.atn -o lib --weights separate"),
     "measure": ("mine.py --log model.jsonl --task 3",),
-    "explain": ("model.jsonl --task 3", "model.jsonl --task 3 --stage asm"),
+    "explain": ("model.jsonl --task 3", "--store --task 23fbe4 --stage asm"),
     "info": ("", "--no-measure --format json"),
     "report": ("model.jsonl -o report.html", "model.jsonl --format md"),
     "schema": ("bench", ""),

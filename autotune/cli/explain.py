@@ -35,22 +35,31 @@ def _stage(value: str) -> tuple[str, str]:
 
 
 @click.command("explain")
-@click.argument("log_path", metavar="LOG", type=FILE)
+@click.argument("log_path", metavar="[LOG]", type=FILE, required=False)
 @click.option("--task", required=True, help="Id as `autotune tasks` prints it, or part of a key.")
+@click.option(
+    "--store",
+    is_flag=False,
+    flag_value="",
+    metavar="[DIR|URL]",
+    help="A task of this store, by its key, instead of one of a LOG.  [AUTOTUNE_STORE, else that "
+    "of the cache folder]",
+)
 @click.option("--stage", type=Parsed("stage", _stage), help="Print this stage, nothing else.")
 @click.option("--target", help="Key of a CPU, of those in the log.  [this one, else the first]")
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @format_option
 @common_options
 def command(
-    log_path: Path,
+    log_path: Path | None,
     task: str,
+    store: str | None,
     stage: tuple[str, str] | None,
     target: str | None,
     verify: bool,
     style: str,
 ) -> None:
-    """Show the best program of a task in LOG.
+    """Show the best program of a task in LOG, or in a store.
 
     Without --stage: what was measured, the computation, and the loops. Stages: te (what is
     computed), schedule (its loops), steps (the Python text that makes it, for `autotune measure`),
@@ -58,11 +67,10 @@ def command(
     pass of lowering: nests, hoist-predicates, peel, prefetch-activations, pack, prefetch-constants,
     instructions.
     """
-    from autotune.records import best_records, read_log
+    from autotune.records import best_records
 
-    log = read_log(log_path)
+    log, key = _found(log_path, store, task)
     log = log.within(log.max_error)
-    key = find_task(log, task)
     dag = _dag(log, key)
     cpu = _cpu(log, target)
     records = [r for r in log.records if r.workload == key and cpu in (None, r.target_key)]
@@ -94,6 +102,39 @@ def command(
     put(_overview(log, key, records, best))
     for name in ("te", "schedule"):
         put(f"\n# {name}\n{STAGES[name](dag, steps, machine)}")
+
+
+def _found(log_path: Path | None, store: str | None, task: str) -> tuple[Log, str]:
+    """A log with the records of a task, and its key."""
+    from autotune.records import read_log
+
+    if (log_path is None) == (store is None):
+        hint = "give one of the two: LOG, or --store"
+        raise UsageError("a task is explained by a log or by a store", hint)
+    if log_path is not None:
+        log = read_log(log_path)
+        return log, find_task(log, task)
+    return _stored(store or None, task)
+
+
+def _stored(where: str | None, task: str) -> tuple[Log, str]:
+    """All that a store has of the task whose key begins so."""
+    from autotune.records.store import store_to_read
+
+    store = store_to_read(where)
+    if store is None:
+        raise UsageError("there is no store yet", "make one: autotune distill LOG --store")
+    found = store.read(lambda name: name.group.task.startswith(task))
+    keys = {name.group.task for name in found.logs}
+    if len(keys) != 1:
+        what = f"{len(keys)} tasks fit '{task}'" if keys else f"no task of it is '{task}'"
+        raise UsageError(
+            f"{store.title}: {what}", "give the beginning of a key: autotune store list"
+        )
+    log = found.log()
+    if log is None:
+        raise LogMismatch(f"{store.title} has no records of {task}", "tune the model again")
+    return log, keys.pop()
 
 
 def _best_json(dag: ComputeDAG, best: MeasureRecord) -> BestOutput:

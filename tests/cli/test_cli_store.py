@@ -53,6 +53,30 @@ def test_compile_takes_records_of_the_store_where_the_log_has_none_and_says_so(
         assert read_artifact(tmp_path / "no.atn").stored == ()
 
 
+def test_explain_shows_a_task_of_a_store_as_it_shows_that_of_the_log(
+    cli: Cli, store: Path, tuned: Path
+) -> None:
+    key = read_log(tuned).header.tasks[0][0]
+    for stage in (("--stage", "steps"), ("--stage", "asm"), ()):
+        shown = cli("explain", "--store", store, "--task", key[:6], *stage)
+        of_log = cli("explain", tuned, "--task", key, *stage)
+        assert (shown.code, of_log.code) == (0, 0), shown.err
+        if stage:
+            assert shown.out == of_log.out
+        assert key in shown.out or stage
+    by_variable = cli("explain", "--store", "--task", key, AUTOTUNE_STORE=str(store))
+    assert by_variable.out == cli("explain", "--store", store, "--task", key).out
+    for words, text in (
+        ((), "a task is explained by a log or by a store"),
+        ((tuned, "--store", store), "a task is explained by a log or by a store"),
+        (("--store", store, "--task", "zz"), "no task of it is 'zz'"),
+        (("--store", store, "--task", ""), "2 tasks fit ''"),
+    ):
+        refused = cli("explain", "--task", key, *words)
+        assert (refused.code, refused.out) == (2, "")
+        assert text in refused.err
+
+
 def test_part_of_the_tasks_from_the_log_and_part_from_the_store(
     tmp_path: Path, cli: Cli, store: Path, tuned: Path, model: Path
 ) -> None:
