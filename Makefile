@@ -10,6 +10,7 @@ ARTIFACTS ?= 10000
 KILLS ?= 500
 HOSTILE ?= 200
 CALLERS ?= 10m
+FARM ?= 10m
 SEED ?= 0
 
 BIN := $(VENV)/bin
@@ -53,6 +54,7 @@ soak: $(DEV_STAMP)  ## Thousands of random and damaged models, logs and artifact
 	$(BIN)/python -m tests.fuzz.soak --models $(MODELS) --logs $(LOGS) --artifacts $(ARTIFACTS) \
 	  --kills $(KILLS) --hostile $(HOSTILE) --seed $(SEED) $(ARGS)
 	$(BIN)/python -m tests.fuzz.callers --time $(CALLERS) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.farm --time $(FARM) --seed $(SEED)
 	$(BIN)/python -m benchmarks.foreign
 
 lint: $(DEV_STAMP)  ## Check style and formatting

@@ -87,17 +87,25 @@ class Fleet:
 
     def __init__(self, runner: str) -> None:
         self.runner = runner
-        address = fleet_address(runner)
+        self.client = self._joined()
+
+    def _joined(self) -> Any:
+        address = fleet_address(self.runner)
         distributed = _distributed()
         host, _, port = address.partition("://")[2].rpartition(":")
         try:
             socket.create_connection((host, int(port)), _CONNECT_S).close()  # refused at once
-            self.client = distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
+            return distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
             raise WorkerError(
-                f"no scheduler answers at {runner}",
+                f"no scheduler answers at {self.runner}",
                 f"start one there: dask scheduler; and workers: autotune worker {SCHEME}HOST:PORT",
             ) from error
+
+    def rejoin(self) -> None:
+        """Connect anew where Dask has given up: it tries for five seconds. Raises WorkerError."""
+        if self.client.status == "closed":
+            self.client = self._joined()
 
     def close(self) -> None:
         """End the connection; what was asked for is given up."""
@@ -213,6 +221,7 @@ class Requests:
 
     def _connected(self) -> list[str]:
         with suppress(Exception):  # of many kinds, while the scheduler is away
+            self._fleet.rejoin()
             return self._fleet.names(self._kind)
         return []
 
@@ -232,21 +241,24 @@ class Requests:
     def _once(self, data: bytes) -> bytes | None:
         """The reply; None where the scheduler forgot the request, as one that restarts does."""
         from distributed import CancelledError, KilledWorker
+        from distributed.client import ClosedClientError
 
         from autotune.measure.fleet_worker import serve
 
         self.names()
+        client = self._fleet.client
         try:
-            future = self._fleet.client.submit(serve, data, resources={self._kind: 1}, pure=False)
-            return self._result(future)
+            future = client.submit(serve, data, resources={self._kind: 1}, pure=False)
+            return self._result(future, client)
         except KilledWorker:
             raise
-        except (CancelledError, OSError):
+        except (CancelledError, ClosedClientError, OSError):
             time.sleep(_POLL_S)
             return None
 
-    def _result(self, future: Any) -> bytes:
-        while True:
+    def _result(self, future: Any, client: Any) -> bytes | None:
+        """The reply; None where the connection that has asked for it is not there any more."""
+        while client is self._fleet.client:
             if self._is_closed.is_set():
                 future.cancel(force=True)
                 raise Abandoned
@@ -255,6 +267,7 @@ class Requests:
                 return reply
             except TimeoutError:
                 self.names()
+        return None
 
 
 class FleetRunner:
@@ -265,6 +278,8 @@ class FleetRunner:
         self._fleet: Fleet | None = None
         self._requests: Requests | None = None
         self._lock = threading.Lock()
+        self.noises: dict[str, dict[str, Any]] = {}
+        """What disturbs devices since the session uses them (`NoiseWatch.to_json`), by name."""
 
     @property
     def pids(self) -> list[int]:
@@ -318,7 +333,9 @@ class FleetRunner:
             text = f"each of {error.allowed_failures + 1} workers that ran it has ended"
             return [MeasureResult(MeasureStatus.RUN_CRASH, error=text)]
         fields = dict(reply.fields)
-        device = str(fields.pop("device", ""))
+        device, noise = str(fields.pop("device", "")), fields.pop("noise", {})
+        if noise:
+            self.noises[device] = noise
         try:
             results = from_message(replace(reply, fields=fields))
         except ProtocolError as error:

@@ -24,6 +24,7 @@ from autotune.measure.frames import VERSION, Message, packed, unpacked
 from autotune.measure.local import LocalDevice
 from autotune.measure.memory_plan import private_bytes
 from autotune.measure.messages import Batch, BuildResult, from_message, to_message
+from autotune.measure.noise import NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
 from autotune.measure.program_device import ProgramDevice
 from autotune.measure.protocols import Device
@@ -95,6 +96,7 @@ class DeviceServer:
         self._lock = threading.Lock()
         self._runner: Any = None
         self._options: MeasureOptions | None = None
+        self._watch: NoiseWatch | None = None
         self._timer: threading.Timer | None = None
 
     def answer(self, request: Message) -> Message:
@@ -134,7 +136,8 @@ class DeviceServer:
             case _:
                 batch = from_message(request)
                 assert isinstance(batch, Batch)
-                return to_message(self._measured(batch))
+                results = to_message(self._measured(batch))
+                return replace(results, fields={**results.fields, "noise": self._noise()})
 
     def _measured(self, batch: Batch) -> list[MeasureResult]:
         built = [BuildResult(MeasureStatus.OK, program) for program in batch.programs]
@@ -147,13 +150,22 @@ class DeviceServer:
             n_bytes = max(1, read_limits().memory_bytes - private_bytes())
             self._runner = self._device.runner(replace(options, worker_bytes=n_bytes))
             self._options = options
+            is_here = isinstance(self._device, LocalDevice)  # not behind a command
+            self._watch = NoiseWatch(read_usage) if is_here else None
         runner: LocalRunner = self._runner
         return runner
 
     def _close_runner(self) -> None:
         if self._runner is not None:
             self._runner.close()
-        self._runner = self._options = None
+        self._runner = self._options = self._watch = None
+
+    def _noise(self) -> dict[str, object]:
+        """What has disturbed this machine since the runner was made; {} where it is quiet."""
+        if self._watch is None:
+            return {}
+        self._watch.look()
+        return self._watch.to_json()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from autotune.machine import usable_cpus
 
@@ -52,6 +53,7 @@ class Noise:
     """Activity of co-tenants: cores that they kept busy of `n_cores`, share of time stolen.
 
     `round_trip_ratio`: median over best round trip of a cache line, where that is suspicious.
+    `device`: the machine, where it is one of a fleet.
     """
 
     n_cores: int
@@ -59,6 +61,14 @@ class Noise:
     steal: float = 0.0
     sessions: tuple[int, ...] = ()
     round_trip_ratio: float | None = None
+    device: str = ""
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any], device: str = "") -> Noise:
+        """Inverse of `to_json`."""
+        names = ("n_cores", "other_cpus", "steal", "round_trip_ratio")
+        fields = {name: data[name] for name in names}
+        return Noise(**fields, sessions=tuple(data["sessions"]), device=device)
 
     def to_json(self) -> dict[str, object]:
         """Named fields for events, logs and `bench --format json`."""
@@ -68,7 +78,7 @@ class Noise:
             "steal": round(self.steal, 3),
             "sessions": list(self.sessions),
             "round_trip_ratio": self.round_trip_ratio and round(self.round_trip_ratio, 1),
-        }
+        } | ({"device": self.device} if self.device else {})
 
     @property
     def causes(self) -> str:
@@ -87,7 +97,8 @@ class Noise:
 
     def __str__(self) -> str:
         advice = "times are less certain: stop the others, or measure again on a quiet machine"
-        return f"{self.causes}; {advice}"
+        where = f"{self.device}: " if self.device else ""
+        return f"{where}{self.causes}; {advice}"
 
 
 def judge(before: Usage, after: Usage, trips_s: Sequence[float] = ()) -> Noise | None:

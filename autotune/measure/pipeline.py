@@ -8,15 +8,16 @@ are as many as the runner can have (`Runner.n_slots`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import TracebackType
+from typing import Any
 
 from autotune.measure.build import Build, build_program
 from autotune.measure.measurer import Measurer
 from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
-from autotune.measure.protocols import Builder, Device, Runner
+from autotune.measure.protocols import Builder, Device, Runner, TellsNoise
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
 from autotune.te.dag import ComputeDAG
@@ -86,6 +87,11 @@ class PipelinedMeasurer:
     def devices(self) -> tuple[str, ...]:
         """Names of the devices that measure."""
         return tuple(self._runner.devices)
+
+    @property
+    def noises(self) -> Mapping[str, Mapping[str, Any]]:
+        """What disturbs the devices (`NoiseWatch.to_json`), by name, as far as they tell."""
+        return self._runner.noises if isinstance(self._runner, TellsNoise) else {}
 
     @property
     def pids(self) -> list[int]:

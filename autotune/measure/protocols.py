@@ -10,8 +10,8 @@ is executed or unpickled on arrival.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from autotune.measure.build import Build
 from autotune.measure.messages import BuildResult, Time
@@ -86,6 +86,16 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Free all processes; a later run starts new ones."""
+        ...
+
+
+@runtime_checkable
+class TellsNoise(Protocol):
+    """A runner whose machines tell what disturbs them."""
+
+    @property
+    def noises(self) -> Mapping[str, Mapping[str, Any]]:
+        """Noise as `NoiseWatch.to_json` has it, by the name of the machine."""
         ...
 
 

@@ -117,7 +117,7 @@ class FinalistsMeasured:
 
 @dataclass(frozen=True, slots=True)
 class NoiseNoticed:
-    """Co-tenants use the machine; told once in a session."""
+    """Co-tenants use the machine; told once in a session, of each device of a fleet."""
 
     noise: Noise
 

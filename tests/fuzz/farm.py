@@ -55,10 +55,15 @@ def emulator() -> str | None:
 
 
 class Farm:
-    """A scheduler and its workers, by name, in `folder`; `close` ends them all."""
+    """A scheduler and its workers, by name, in `folder`; `close` ends them all.
 
-    def __init__(self, folder: Path) -> None:
+    `worker_ttl`: after how long the scheduler gives up a silent worker.
+    """
+
+    def __init__(self, folder: Path, worker_ttl: str = "") -> None:
         self.folder, self.mark = folder, secrets.token_hex(6)
+        ttl = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": worker_ttl}
+        self._scheduling = ttl if worker_ttl else {}
         self.port = _free_port()
         self.address = f"dask://127.0.0.1:{self.port}"
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
@@ -104,7 +109,7 @@ class Farm:
     def environment(self) -> dict[str, str]:
         """Of all processes of the farm."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOTUNE", "DASK"))}
-        return kept | {"PYTHONPATH": str(ROOT), MARK: self.mark}
+        return kept | self._scheduling | {"PYTHONPATH": str(ROOT), MARK: self.mark}
 
     def tune(self, *words: str) -> subprocess.Popen[bytes]:
         """A session; its events are lines of `events.txt`, its messages those of `session.txt`."""
@@ -173,9 +178,9 @@ class Farm:
 
 
 @contextmanager
-def farm(folder: Path, **workers: tuple[str, ...]) -> Iterator[Farm]:
+def farm(folder: Path, worker_ttl: str = "", **workers: tuple[str, ...]) -> Iterator[Farm]:
     """A farm whose workers have joined; at the end none of its processes may be left."""
-    found = Farm(folder)
+    found = Farm(folder, worker_ttl)
     try:
         for name, options in workers.items():
             found.start(name, *options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,6 +44,13 @@ S = MeasureStatus
 def two_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """A fleet of two devices of one kind."""
     with farm(tmp_path_factory.mktemp("farm"), one=HERE, two=HERE) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """The same, whose scheduler gives up a worker that is silent for five seconds."""
+    with farm(tmp_path_factory.mktemp("farm"), "2s", one=HERE, two=HERE) as found:
         yield found
 
 
@@ -108,7 +116,7 @@ def test_both_devices_work_and_one_that_dies_loses_nothing(two_here: Farm) -> No
         assert isinstance(measurer, PipelinedMeasurer)
         assert measurer.n_slots > 2
         batches = [measurer.stream(dag, steps) for _ in range(8)]
-        killed = _kill(two_here, "one", "spawn_main")
+        killed = _signal(two_here, "one", "spawn_main")
         results = [list(batch) for batch in batches]
     assert killed
     assert all(r.status is S.OK for batch in results for r in batch)
@@ -123,12 +131,12 @@ def _members(found: Farm) -> list[str]:
     return []
 
 
-def _kill(found: Farm, name: str, word: str) -> int:
+def _signal(found: Farm, name: str, word: str, number: int = signal.SIGKILL) -> int:
     commands = found.pids()
     own = [p for p in found.below(name)[1:] if any(word in w for w in commands.get(p, []))]
     for pid in own:
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
     return len(own)
 
 
@@ -255,6 +263,36 @@ def _n_records(log: Path) -> int:
     return 0
 
 
+def test_a_session_outlives_a_scheduler_that_is_away_for_a_while(
+    watched: Farm, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    source = ("tune", f"{watched.workload}:task", "--args", "64,64,96", "--log", str(log))
+    session = watched.tune(*source, "--runner", watched.address, "--trials", "64")
+    until(lambda: _n_records(log) > 8, "there are records")
+    watched.scheduler.kill()
+    watched.scheduler.wait()
+    time.sleep(7)  # Dask's client gives up after five seconds
+    assert session.poll() is None, (watched.folder / "session.txt").read_text()
+    watched.scheduler = watched.start_scheduler()
+    assert session.wait(180) == 0, (watched.folder / "session.txt").read_text()
+    found = read_log(log)
+    assert sum(not r.final for r in found.records) == 64
+    assert problems_of(found, watched.told()) == []
+
+
+def test_the_batch_of_a_worker_that_hangs_is_measured_elsewhere(watched: Farm) -> None:
+    until(lambda: _members(watched) == ["one", "two"], "both devices are there")
+    (device,) = fleet_devices(watched.address)
+    dag, steps = fakes.double_dag(), [fakes.does("good")] * 8
+    with measurer_for(device, fakes.QUICK, fakes.build) as measurer:
+        batches = [measurer.stream(dag, steps) for _ in range(6)]
+        assert _signal(watched, "one", "spawn_main", signal.SIGSTOP)
+        results = [list(batch) for batch in batches]
+    assert all(r.status is S.OK for batch in results for r in batch)
+    until(lambda: _members(watched) == ["one", "two"], "the device is there again")
+
+
 def test_an_interrupted_session_ends_at_once_and_says_how_to_go_on(
     two_here: Farm, tmp_path: Path
 ) -> None:
@@ -309,16 +347,26 @@ def test_a_batch_is_plain_bytes_and_comes_back_whole() -> None:
     assert [p.code for p in found.programs] == [p.code for p in programs]
 
 
-def test_the_child_of_a_worker_ends_when_it_idles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_tells_what_disturbs_it_and_its_child_ends_when_it_idles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from autotune.measure import fleet_worker
     from autotune.measure.messages import to_message
+    from autotune.measure.noise import Noise, NoiseWatch, Usage
 
+    usages = (Usage(3.0 * n, 2, 3.0 * n, 0.0, 0.0) for n in range(9))
     monkeypatch.setattr(fleet_worker, "_IDLE_S", 0.2)
+    monkeypatch.setattr(fleet_worker, "read_usage", lambda: next(usages))
     server = fleet_worker.DeviceServer(LocalDevice(fakes.TARGET))
     with measurer_for(LocalDevice(fakes.TARGET), fakes.QUICK, fakes.build) as local:
         dag = fakes.double_dag()
         (built,) = local._builder.build(dag, [fakes.does("good")])
     assert built.program is not None
-    reply = server.answer(to_message(Batch(dag, (built.program,), fleet.Time(), fakes.QUICK)))
-    assert reply.kind == "results"
+    batch = to_message(Batch(dag, (built.program,), fleet.Time(), fakes.QUICK))
+    noises = [server.answer(batch).fields["noise"] for _ in range(2)]
+    assert noises[0] == {}
+    noise = Noise.from_json(noises[1], "one")
+    assert (noise.other_cpus, noise.device) == (1.0, "one")
+    assert str(noise).startswith("one: others keep 1.0 of 2 cores busy")
+    assert isinstance(server._watch, NoiseWatch)
     until(lambda: server._runner is None, "the child ends", 30)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -75,9 +77,10 @@ class FakeMeasurer:
         dag: ComputeDAG,
         candidates: Sequence[Steps],
         best_s: float | None = None,
-        meanwhile: Callable[[], None] = lambda: None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Iterator[MeasureResult]:
-        meanwhile()
+        if meanwhile is not None:
+            meanwhile()
         self.calls.append((dag.key, tuple(candidates)))
         for (step,) in candidates:
             assert isinstance(step, Parallel)
@@ -88,6 +91,19 @@ class FakeMeasurer:
         self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
     ) -> list[MeasureResult]:
         return list(self.stream(dag, candidates))
+
+
+@dataclass
+class SlottedMeasurer(FakeMeasurer):
+    """Several batches at a time, whose results come in any order, and not at every look."""
+
+    n_slots: int = 3
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    most: int = 0
+
+    def first_done(self, batches: Sequence[object]) -> int | None:
+        self.most = max(self.most, len(batches))
+        return None if self.rng.random() < 0.3 else self.rng.randrange(len(batches))
 
 
 @dataclass
@@ -730,3 +746,44 @@ def test_spending_follows_the_weighted_headroom(harness: Callable[..., Harness])
     list(h.session.events())
     trials = {key: state.n_trials for key, state in h.session.scheduler.states.items()}
     assert trials[slow] > 3 * trials[h.keys[1]]
+
+
+@pytest.mark.parametrize("n_slots", [2, 5])
+@pytest.mark.parametrize("n_trials", [77, 1000])
+def test_of_batches_in_flight_nothing_is_lost_doubled_or_mixed_up(
+    harness: Callable[..., Harness], n_slots: int, n_trials: int
+) -> None:
+    h = harness(Budget(trials=n_trials), sizes=(8, 16, 32), space=40)
+    measurer = h.session.measurer = SlottedMeasurer(h.clock, n_slots=n_slots)
+    h.session.default, h.session.finals = default_of(7), True
+    *_, last = h.session.events()
+    assert isinstance(h.session.sink, ListSink)
+    assert isinstance(last, SessionFinished)
+    searched = [r for r in h.session.sink.records if not r.final]
+    assert len(searched) == last.n_trials == min(n_trials, 120)
+    assert len({(r.workload, r.steps_json) for r in searched}) == len(searched)
+    for record in h.session.sink.records:
+        (step,) = record.steps
+        assert isinstance(step, Parallel)
+        assert record.result == measurer.curve(step.n)
+    learned = {key: Counter(str(s) for s, _ in h.policies[key].observed) for key in h.keys}
+    written = {k: Counter(str(r.steps) for r in searched if r.workload == k) for k in h.keys}
+    assert learned == written
+    assert [r.sequence for r in h.session.sink.records] == list(range(len(h.session.sink.records)))
+    assert {r.workload for r in h.session.sink.records if r.final} == set(h.keys)
+    assert measurer.most == n_slots
+    assert last.reason is (StopReason.TRIALS if n_trials < 120 else StopReason.EXHAUSTED)
+
+
+def test_an_interrupt_while_batches_are_in_flight_keeps_what_has_come(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(trials=100))
+    measurer = h.session.measurer = SlottedMeasurer(h.clock, n_slots=4)
+    assert isinstance(h.session.sink, ListSink)
+    h.session.stop = lambda: len(h.session.sink.records) >= 8  # type: ignore[attr-defined]
+    *_, last = h.session.events()
+    assert isinstance(last, SessionFinished)
+    assert last.reason is StopReason.INTERRUPTED
+    assert 8 <= last.n_trials <= 8 + measurer.n_slots * 4
+    assert len(h.session.sink.records) == last.n_trials

@@ -38,7 +38,7 @@ from autotune.machine import Limits, read_limits
 from autotune.measure.build import build_program
 from autotune.measure.measurer import Measurer
 from autotune.measure.memory_plan import plan_memory, private_bytes
-from autotune.measure.noise import NoiseWatch, read_usage
+from autotune.measure.noise import Noise, NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
 from autotune.measure.parallel_map import parallel_map
 from autotune.measure.peak import Peaks
@@ -144,7 +144,7 @@ class Tuning:
             session.numbers = self.numbers
             session.replay(self._log.within(self._config.task_error))
             session.peaks = self._peaks
-            observers = [_noises(session), _devices(measurer)]
+            observers = [_noises(session, measurer), _devices(measurer)]
             with closing(session.turns()) as turns:  # the end is written while the log is open
                 for event in turns:
                     yield event
@@ -209,10 +209,10 @@ def _default(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) 
     return None
 
 
-def _noises(session: Session) -> Callable[[], Event | None]:
-    """What is to be told of co-tenants of this machine, where it is the one that is measured."""
-    if session.measurer.n_slots > 1:
-        return lambda: None
+def _noises(session: Session, measurer: Measurer | PipelinedMeasurer) -> Callable[[], Event | None]:
+    """What is to be told of co-tenants of the machines that are measured, once of each."""
+    if isinstance(measurer, PipelinedMeasurer):
+        return _noises_elsewhere(session, measurer)
     watch = NoiseWatch(read_usage)
     session.noise = watch.to_json
 
@@ -220,6 +220,25 @@ def _noises(session: Session) -> Callable[[], Event | None]:
         noise = watch.look()
         return None if noise is None else NoiseNoticed(noise)
 
+    return look
+
+
+def _noises_elsewhere(session: Session, measurer: PipelinedMeasurer) -> Callable[[], Event | None]:
+    known: set[str] = set()
+
+    def noises() -> list[Noise]:
+        return [Noise.from_json(found, name) for name, found in sorted(measurer.noises.items())]
+
+    def worst() -> dict[str, object]:
+        found = max(noises(), key=lambda noise: noise.other_cpus, default=None)
+        return found.to_json() if found else {}
+
+    def look() -> Event | None:
+        new = next((noise for noise in noises() if noise.device not in known), None)
+        known.update((new.device,) if new else ())
+        return NoiseNoticed(new) if new else None
+
+    session.noise = worst
     return look
 
 
