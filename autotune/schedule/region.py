@@ -28,24 +28,42 @@ from autotune.te.expr import (
 )
 
 Extent = int | np.ndarray
-Depth = int | np.ndarray
-"""One depth of a loop, or several, of shape [depths, 1]: what depends on them has a row for each"""
+Depth = int | tuple[int, ...]
+"""One depth of a loop, or several: what depends on them has a row for each."""
 Spans = Mapping[str, Extent]
 
 
 def plain(extent: Extent) -> Extent:
     """An int where it is one number."""
+    if isinstance(extent, int):
+        return extent
     return int(extent) if np.ndim(extent) == 0 else extent
+
+
+def smaller(a: Extent, b: Extent) -> Extent:
+    """The smaller of two extents, per candidate."""
+    if isinstance(a, int) and isinstance(b, int):  # at a tenth of the price
+        return min(a, b)
+    least: Extent = np.minimum(a, b)
+    return least
+
+
+def larger(a: Extent, b: Extent) -> Extent:
+    """The larger of two extents, per candidate."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    most: Extent = np.maximum(a, b)
+    return most
 
 
 def deeper(n: int, depth: Depth, extent: Extent) -> Extent:
     """`extent` of the loop at depth `n` where that is deeper than `depth`, else 1."""
     if isinstance(depth, int):
         return extent if n > depth else 1
-    inside = n > depth
-    if inside.all():
+    inside = [n > d for d in depth]
+    if all(inside):
         return extent
-    return np.where(inside, extent, 1) if inside.any() else 1
+    return np.where(np.array(inside)[:, None], extent, 1) if any(inside) else 1
 
 
 class UnboundedIndex(Exception):
@@ -61,7 +79,8 @@ def span(e: Expr, inner: Spans, aligned: bool = False) -> Extent:
     form = linear(e)
     total: Extent = 0
     for atom, coef in form.terms:
-        total = total + abs(coef) * _atom_span(atom, inner, aligned)
+        reach = _atom_span(atom, inner, aligned)
+        total = total + (reach if coef in (1, -1) else abs(coef) * reach)
     return total
 
 
@@ -90,12 +109,14 @@ def _atom_span(atom: Expr, inner: Spans, aligned: bool = False) -> Extent:
         case Var(name=name):
             return inner[name] - 1 if name in inner else 0
         case Binary(op="min" | "max", a=a, b=b):
-            return np.maximum(span(a, inner, aligned), span(b, inner, aligned))
+            return larger(span(a, inner, aligned), span(b, inner, aligned))
         case Binary(op="floordiv", a=a, b=Const(value=n)):
             return (span(a, inner, aligned) + (0 if aligned else int(n) - 1)) // int(n)
         case Binary(op="mod", a=a, b=Const(value=n)):
             reach = span(a, inner, aligned)
-            return np.minimum(reach, n - 1) if aligned else np.where(reach == 0, 0, int(n) - 1)
+            if isinstance(reach, int) and not aligned:
+                return int(n) - 1 if reach else 0
+            return smaller(reach, int(n) - 1) if aligned else np.where(reach == 0, 0, int(n) - 1)
         case _ if not variables(atom) & set(inner):
             return 0
         case _:

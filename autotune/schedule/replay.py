@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import ScheduleError
 from autotune.schedule import narrow_products, winograd
-from autotune.schedule.region import Extent, plain
+from autotune.schedule.region import Extent, larger, plain, smaller
 from autotune.schedule.required import required_extents
 from autotune.schedule.rewriting import (
     cache_read,
@@ -114,7 +114,7 @@ def _with_dag(state: State, dag: ComputeDAG) -> State:
 
 
 def _with(state: State, stage: Stage) -> State:
-    return replace(state, stages=state.stages | {stage.name: stage})
+    return State(state.dag, state.stages | {stage.name: stage}, state.derived, state.transformed)
 
 
 # --- loop steps -------------------------------------------------------------------------------
@@ -136,11 +136,12 @@ def _split(state: State, step: Split, holes: Holes) -> State:
     factors: list[Extent] = []
     extent: Extent = old.extent
     for size in reversed(step.factors):
-        factors.insert(0, plain(np.minimum(np.maximum(_size(size, holes), 1), extent)))
+        factors.insert(0, plain(smaller(larger(_size(size, holes), 1), extent)))
         extent = plain(-(-extent // factors[0]))
     sizes = [extent, *factors]
     children = tuple(f"{old.name}.{n}" for n in range(len(sizes)))
-    new = tuple(replace(old, name=c, extent=e) for c, e in zip(children, sizes, strict=True))
+    pairs = zip(children, sizes, strict=True)
+    new = tuple(Iterator(child, e, old.kind, old.annotation) for child, e in pairs)
     relation = SplitRelation(old.name, children, tuple(factors), step.tail)
     return _with(
         state,
@@ -210,7 +211,8 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
         raise ScheduleError(f"{step.iter} is fused: neighbours in it are none in memory")
     if step.kind == "vectorize" and stage.iters[at].kind == "reduce":
         raise ScheduleError("a reduction loop is vectorised by rfactor, not by annotation")
-    marked = replace(stage.iters[at], annotation=step.kind)
+    it = stage.iters[at]
+    marked = Iterator(it.name, it.extent, it.kind, step.kind)
     return _with(state, replace(stage, iters=(*stage.iters[:at], marked, *stage.iters[at + 1 :])))
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from autotune.errors import ScheduleError
-from autotune.schedule.region import Depth, Extent, UnboundedIndex, plain, span
+from autotune.schedule.region import Depth, Extent, UnboundedIndex, larger, plain, smaller, span
 from autotune.schedule.state import Stage, State
 from autotune.te.arith import linear
 from autotune.te.expr import Expr, Load
@@ -17,7 +15,7 @@ def required_extents(state: State, name: str, target: Stage, depth: Depth) -> tu
     Reduction axes keep their extents. Quotients take regions to be tiles of the divisor: lowering
     computes the exact region. Every reader must be computed inside that loop, else ScheduleError.
     """
-    key = (name, target.name, depth if isinstance(depth, int) else depth.tobytes())
+    key = (name, target.name, depth)
     if key not in state._extents:
         state._extents[key] = _required_extents(state, name, target, depth)
     return state._extents[key]
@@ -47,11 +45,11 @@ def _needed(reads: list[tuple[Load, dict[str, Extent]]], dim: int, size: int) ->
             return size
         terms = frozenset(form.terms)
         first[terms] = min(first.get(terms, form.const), form.const)
-        last[terms] = np.maximum(last.get(terms, form.const), form.const + reach)
+        last[terms] = larger(last.get(terms, form.const), form.const + reach)
     longest: Extent = 1
     for form_terms, end in last.items():
-        longest = np.maximum(longest, end - first[form_terms] + 1)
-    return np.minimum(longest, size)
+        longest = larger(longest, end - first[form_terms] + 1)
+    return smaller(longest, size)
 
 
 def _extents_inside(state: State, reader: Stage, target: Stage, depth: Depth) -> dict[str, Extent]:
@@ -60,7 +58,11 @@ def _extents_inside(state: State, reader: Stage, target: Stage, depth: Depth) ->
     attach = reader.attach
     while attach and attach.target != target.name:
         attach = state[attach.target].attach
-    if attach is None or np.any(target.position(attach.iter) < depth):
+    if attach is None or target.position(attach.iter) < _deepest(depth):
         raise ScheduleError(f"{reader.name} reads outside loop {depth} of {target.name}")
     needed = required_extents(state, reader.name, target, depth)
     return dict(zip((a.name for a in reader.axes), needed, strict=True))
+
+
+def _deepest(depth: Depth) -> int:
+    return depth if isinstance(depth, int) else max(depth)

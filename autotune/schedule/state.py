@@ -8,14 +8,14 @@ then that of the whole population.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from autotune.brief import brief
 from autotune.errors import ScheduleError
-from autotune.schedule.region import Depth, Extent, deeper
+from autotune.schedule.region import Depth, Extent, deeper, smaller
 from autotune.schedule.steps import LAUNCH_INDICES
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis
@@ -52,7 +52,7 @@ class SplitRelation:
         """
         found: Extent = np.asarray(0)
         for level, nominal in enumerate(reversed(self.factors)):
-            factor = np.minimum(nominal, extent)
+            factor = smaller(nominal, extent)
             if level or self.tail != "split":
                 found = found | (extent % factor != 0)
             extent = -(-extent // factor)
@@ -187,9 +187,29 @@ class Stage:
         for fused in reversed(self.fuses):
             whole = self._cover(fused.loop, leaf)
             for name, extent in zip((fused.outer, fused.inner), fused.extents, strict=True):
-                leaf[name] = np.minimum(whole, extent)
+                leaf[name] = smaller(whole, extent)
         extents = dict(zip((a.name for a in self.axes), self.axis_extents, strict=True))
-        return {a.name: np.minimum(self._cover(a.name, leaf), extents[a.name]) for a in self.axes}
+        return {a.name: smaller(self._cover(a.name, leaf), extents[a.name]) for a in self.axes}
+
+    def map_extents(self, of: Callable[[Extent], Extent]) -> Stage:
+        """The stage with `of` of every extent, factor and distance."""
+        iters = (Iterator(i.name, of(i.extent), i.kind, i.annotation) for i in self.iters)
+        splits = (
+            SplitRelation(r.parent, r.children, tuple(map(of, r.factors)), r.tail)
+            for r in self.splits
+        )
+        fuses = (
+            FuseRelation(f.loop, f.outer, f.inner, (of(f.extents[0]), of(f.extents[1])))
+            for f in self.fuses
+        )
+        return replace(
+            self,
+            iters=tuple(iters),
+            axis_extents=tuple(map(of, self.axis_extents)),
+            splits=tuple(splits),
+            fuses=tuple(fuses),
+            prefetches=tuple((name, of(distance)) for name, distance in self.prefetches),
+        )
 
     def _cover(self, name: str, leaf: Mapping[str, Extent]) -> Extent:
         relation = next((r for r in self.splits if r.parent == name), None)
@@ -235,7 +255,7 @@ class State:
     stages: dict[str, Stage]
     derived: tuple[Compute, ...] = ()
     transformed: tuple[Transformed, ...] = ()
-    _extents: dict[tuple[str, str, int | bytes], tuple[Extent, ...]] = field(
+    _extents: dict[tuple[str, str, Depth], tuple[Extent, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
     """Answers of `required_extents`."""
@@ -245,6 +265,15 @@ class State:
             return self.stages[name]
         except KeyError:
             raise ScheduleError(f"no stage '{name}'") from None
+
+    def some(self, candidates: np.ndarray) -> State:
+        """The states of some candidates of a population, by their numbers."""
+
+        def of(extent: Extent) -> Extent:
+            return extent[candidates] if isinstance(extent, np.ndarray) else extent
+
+        stages = {name: stage.map_extents(of) for name, stage in self.stages.items()}
+        return State(self.dag, stages, self.derived, self.transformed)
 
     def attached_at(self, target: str, iterator: str) -> list[Stage]:
         """Stages computed inside that loop, in topological order."""

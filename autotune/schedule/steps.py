@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -330,6 +331,14 @@ _KINDS: dict[str, type] = {
     "prefetch": Prefetch,
 }
 _STEPS = coded(tuple[Annotated[Step, tagged("step", _KINDS)], ...])
+
+
+@lru_cache(maxsize=4096)
+def holes_of(step: Step) -> tuple[str, ...]:
+    """Names of the holes of a step, in their order."""
+    values = (getattr(step, name) for name in step.__slots__)
+    parts = (part for v in values for part in (v if isinstance(v, tuple) else (v,)))
+    return tuple(part.name for part in parts if isinstance(part, Hole))
 
 
 def steps_text(steps: Steps) -> str:

@@ -16,11 +16,10 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Algorithm, NarrowProducts, Steps, Winograd, steps_text
-from autotune.search.cost.analysis import analyse
+from autotune.search.cost.analysis import analyse, analyse_programs
 from autotune.search.cost.features import features, log2_seconds
 from autotune.search.cost.ranker import Array, Ranker
 from autotune.search.elite_pool import ElitePool
@@ -28,7 +27,7 @@ from autotune.search.partial import Rule
 from autotune.search.reading_order import order_holes
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
-from autotune.search.space import Rows, Sketch
+from autotune.search.space import Rows, Sketch, first_of_each
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
@@ -181,7 +180,7 @@ class SketchPolicy:
             for name in sorted(pools, key=lambda n: float(pools[n][1][0]))[:width]:
                 pools[name] = self._generation(self.sketches[name], *pools[name], n_children)
                 if one_per_order:
-                    kept = np.sort(_first_of_each(pools[name][0][:, orders[name]]))
+                    kept = np.sort(first_of_each(pools[name][0][:, orders[name]]))
                     rows, scores, identity = pools[name]
                     pools[name] = rows[kept], scores[kept], identity[kept]
         least = min((float(scores[0]) for _, scores, _ in pools.values()), default=0.0)
@@ -312,26 +311,24 @@ class SketchPolicy:
         rows = np.concatenate([rows[: 4 * ELITE], more])
         scores = np.concatenate([scores[: 4 * ELITE], more_scores])
         identity = np.concatenate([identity[: 4 * ELITE], more_identity])
-        first = _first_of_each(identity)
+        first = first_of_each(identity)
         order = first[np.argsort(scores[first], kind="stable")]
         return rows[order], scores[order], identity[order]
 
     def _score(self, sketch: Sketch, rows: Rows) -> tuple[Rows, Array, Rows]:
         """Valid rows, one per program, best first; estimated log2 seconds; identities."""
-        rows = rows[_first_of_each(rows)]
-        found = analyse(self.dag, sketch, rows, self.target)
-        keep = np.zeros(len(rows), bool)
-        keep[_first_of_each(found.identity)] = True
-        keep &= found.valid
-        if not keep.any():
-            return rows[:0], np.zeros(0), found.identity[:0]
+        rows = rows[first_of_each(rows)]
+        kept, found = analyse_programs(self.dag, sketch, rows, self.target)
+        rows = rows[kept]
+        if not len(rows):
+            return rows, np.zeros(0), found.identity
         if self.model.is_trained:
-            x = features(found, sketch, rows, self.target, self.n_threads)[keep]
+            x = features(found, sketch, rows, self.target, self.n_threads)
             scores = self.model.predict(x)
         else:
-            scores = log2_seconds(found, self.target, self.n_threads)[keep]
+            scores = log2_seconds(found, self.target, self.n_threads)
         order = np.argsort(scores, kind="stable")
-        return rows[keep][order], scores[order], found.identity[keep][order]
+        return rows[order], scores[order], found.identity[order]
 
     def _inaccurate_algorithms(self) -> set[Steps]:
         """Algorithms whose rounding errors exceed the limit in every structure."""
@@ -352,13 +349,6 @@ class SketchPolicy:
 
     def _candidate(self, name: str, rows: Rows, scores: Array, k: int) -> Candidate:
         return Candidate(self.sketches[name].bind(rows[k]), name, float(np.exp2(scores[k])))
-
-
-def _first_of_each(rows: Rows) -> NDArray[np.intp]:
-    """Index of the first of equal rows, by a 64-bit hash, in the order of the hashes."""
-    factors = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.int64) | 1
-    first: NDArray[np.intp] = np.unique(rows @ factors, return_index=True)[1]
-    return first
 
 
 def algorithm(sketch: Sketch) -> tuple[Algorithm, ...]:

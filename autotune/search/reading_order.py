@@ -5,9 +5,7 @@ Programs that differ in other holes alone pack their constants alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from autotune.schedule.steps import Hole, Prefetch, Split, Step
+from autotune.schedule.steps import Prefetch, Split, holes_of
 from autotune.search.space import Sketch
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import variables
@@ -25,7 +23,7 @@ def order_holes(dag: ComputeDAG, sketch: Sketch) -> list[int]:
         if isinstance(step, Split) and step.stage in known and not _splits_any(step, axes):
             continue
         if not isinstance(step, Prefetch):
-            counts.update(_holes(step))
+            counts.update(holes_of(step))
     return [n for n, parameter in enumerate(sketch.parameters) if parameter.name in counts]
 
 
@@ -52,11 +50,3 @@ def _axes_of_constants(dag: ComputeDAG) -> set[tuple[str, str]]:
 def _splits_any(step: Split, axes: set[tuple[str, str]]) -> bool:
     """Whether a split cuts one of `axes`; `c.0` is a part of c, `h+w` a loop over both."""
     return any((step.stage, loop.split(".")[0]) in axes for loop in step.iter.split("+"))
-
-
-def _holes(step: Step) -> Iterator[str]:
-    for name in step.__slots__:
-        value = getattr(step, name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, Hole):
-                yield part.name

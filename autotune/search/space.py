@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,3 +150,14 @@ class Sketch:
     def cross(self, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
         """Uniform crossover of two populations of one size."""
         return np.where(rng.random(a.shape) < 0.5, a, b)
+
+
+def first_of_each(rows: Rows) -> NDArray[np.intp]:
+    """Index of the first of equal rows, by a 64-bit hash, in the order of the hashes."""
+    first: NDArray[np.intp] = np.unique(rows @ _factors(rows.shape[1]), return_index=True)[1]
+    return first
+
+
+@lru_cache(maxsize=256)
+def _factors(n: int) -> Rows:
+    return np.random.default_rng(0).integers(2**63, size=n, dtype=np.int64) | 1

@@ -8,16 +8,17 @@ registers, footprints and cache traffic for all candidates at once.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property, reduce
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache, reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.dtypes import dtype_bytes
 from autotune.errors import ScheduleError
-from autotune.schedule.replay import replay
+from autotune.schedule.replay import apply, replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
+from autotune.schedule.steps import Steps, holes_of
 from autotune.search.cost.caches import Caches
 from autotune.search.cost.instructions import ADDED, lookups, operations, widening
 from autotune.search.cost.nest import (
@@ -31,7 +32,7 @@ from autotune.search.cost.nest import (
     needed_shares,
     product,
 )
-from autotune.search.space import Rows, Sketch
+from autotune.search.space import Rows, Sketch, first_of_each
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd, TileUnit
 from autotune.te.arith import linear
@@ -104,12 +105,94 @@ class Analysis:
 
 def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Analysis:
     """Facts about the candidates `rows` of `sketch`."""
-    n = len(rows)
-    state = replay(on_average(dag), sketch.steps, sketch.values(rows))
-    if any(stage.fuses or stage.bound for stage in state.stages.values()):
-        raise ScheduleError("schedules with fused or bound loops are not analysed")
-    statements = tuple(_Walk(state, s, n, target).statement() for s in state.stages.values())
-    return Analysis(statements, _valid(state, statements, target, n), _identity(state, n))
+    return _Population.of(dag, sketch, rows, target).analysis()
+
+
+def analyse_programs(
+    dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target
+) -> tuple[NDArray[np.intp], Analysis]:
+    """Facts about the candidates that can be built, the first of each program, and where they are.
+
+    As `analyse`, in half of the time: of random rows a quarter can be built, and what decides it is
+    a third of the facts.
+    """
+    found = _Population.of(dag, sketch, rows, target)
+    is_first = np.zeros(len(rows), bool)
+    is_first[first_of_each(found.identity)] = True
+    kept = np.flatnonzero(is_first & found.valid)
+    if not len(kept):
+        return kept, Analysis((), found.valid[kept], found.identity[kept])
+    return kept, found.some(kept).analysis()
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Facts about one stage that decide whether its candidates can be built: see `Statement`."""
+
+    lanes: Array
+    accumulators: Array
+    chain: Array
+    loads: Array
+    operands: Array
+    instructions: Array
+    versions: Array
+    local_bytes: Array
+
+    def some(self, kept: NDArray[np.intp]) -> _Counts:
+        """Those of some of the candidates."""
+        return _Counts(*(getattr(self, f.name)[kept] for f in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Population:
+    """Candidates of one sketch: their stages, and the facts that decide which can be built."""
+
+    walks: tuple[_Walk, ...]
+    counts: tuple[_Counts, ...]
+    valid: NDArray[np.bool_]
+    identity: NDArray[np.int64]
+
+    @staticmethod
+    def of(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> _Population:
+        """The candidates `rows`."""
+        n = len(rows)
+        first = next((k for k, s in enumerate(sketch.steps) if holes_of(s)), len(sketch.steps))
+        state = _begun(on_average(dag), sketch.steps[:first])
+        holes = sketch.values(rows)
+        for step in sketch.steps[first:]:
+            state = apply(state, step, holes)
+        if any(stage.fuses or stage.bound for stage in state.stages.values()):
+            raise ScheduleError("schedules with fused or bound loops are not analysed")
+        walks = _walks(state, n, target)
+        counts = tuple(walk.counts() for walk in walks)
+        valid = _valid(state, zip(walks, counts, strict=True), target, n)
+        return _Population(walks, counts, valid, _identity(state, n))
+
+    def some(self, kept: NDArray[np.intp]) -> _Population:
+        """Some of the candidates."""
+        state = self.walks[0].state.some(kept)
+        return _Population(
+            _walks(state, len(kept), self.walks[0].target),
+            tuple(counts.some(kept) for counts in self.counts),
+            self.valid[kept],
+            self.identity[kept],
+        )
+
+    def analysis(self) -> Analysis:
+        """All facts about them."""
+        pairs = zip(self.walks, self.counts, strict=True)
+        statements = tuple(walk.statement(counts) for walk, counts in pairs)
+        return Analysis(statements, self.valid, self.identity)
+
+
+@lru_cache(maxsize=64)
+def _begun(dag: ComputeDAG, steps: Steps) -> State:
+    """The state of all rows of a sketch before the first step that has a hole."""
+    return replay(dag, steps)
+
+
+def _walks(state: State, n: int, target: Target) -> tuple[_Walk, ...]:
+    return tuple(_Walk(state, stage, n, target) for stage in state.stages.values())
 
 
 def _identity(state: State, n: int) -> NDArray[np.int64]:
@@ -133,17 +216,18 @@ _ESTIMATED_LOCAL_BYTES = 0.89 * MAX_LOCAL_BYTES
 
 
 def _valid(
-    state: State, statements: Iterable[Statement], target: Target, n: int
+    state: State, walks: Iterable[tuple[_Walk, _Counts]], target: Target, n: int
 ) -> NDArray[np.bool_]:
     ok = np.ones(n, bool)
     local = np.zeros(n)
-    for s in statements:
-        if s.unit is not None:
-            ok &= s.accumulators <= s.unit.most_sums
-        elif s.reduces:
+    for walk, s in walks:
+        unit, reduces = walk.unit, bool(walk.op.reduce_axes)
+        if unit is not None:
+            ok &= s.accumulators <= unit.most_sums
+        elif reduces:
             ok &= s.accumulators + s.operands <= target.n_registers
-        usual = MAX_EXPANDED if s.reduces else MAX_EXPANDED_POINTWISE
-        limit = max(usual, _LEAST_EXPANDED * operations(state[s.name].op))
+        usual = MAX_EXPANDED if reduces else MAX_EXPANDED_POINTWISE
+        limit = max(usual, _LEAST_EXPANDED * operations(walk.op))
         ok &= s.instructions * s.versions <= limit
         local += s.local_bytes
     for stage in state.stages.values():
@@ -179,56 +263,66 @@ class _Walk:
         self.nest = Nest(state, stage, n)
         self.loops, self.reads = self.nest.loops, self.nest.reads
 
-    def statement(self) -> Statement:
-        """The facts about this stage."""
+    def counts(self) -> _Counts:
+        """The facts that decide whether candidates can be built."""
         expanded = [x for x in self.loops if x.own and x.annotation == "unroll"]
-        lanes = product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n)
-        spatial = [x for x in expanded if x.kind == "spatial"]
-        reduce = [x for x in expanded if x.kind == "reduce"]
-        accumulators = product([x.extent for x in spatial], self.n)
-        chain = product([x.extent for x in reduce], self.n)
+        spatial = [x.extent for x in expanded if x.kind == "spatial"]
+        reduce = [x.extent for x in expanded if x.kind == "reduce"]
+        accumulators, chain = product(spatial, self.n), product(reduce, self.n)
+        loads, operands = self._loads(accumulators, chain)
+        instructions = accumulators * chain * self._work()
+        return _Counts(
+            lanes=product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n),
+            accumulators=accumulators,
+            chain=chain,
+            loads=loads,
+            operands=operands,
+            instructions=instructions - self._shared_lookups(expanded) + self._widening(),
+            versions=self._versions(),
+            local_bytes=local_bytes(self.stage, self.n),
+        )
+
+    def statement(self, counts: _Counts) -> Statement:
+        """All facts about this stage, of which `counts` are known."""
         rolled = [x for x in self.loops if not (x.own and x.annotation)]
         steps = product([x.extent for x in rolled], self.n)
         blocked = {i.name for i in self.stage.iters[: self.stage.register_depth]}
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
-        n_each = self._work()
-        loads, operands = self._loads(accumulators, chain)
         guards, narrow_guards = self._guards()
         caches = Caches(self.nest, self.target)
         return Statement(
             name=self.op.name,
             reduces=bool(self.op.reduce_axes),
-            flops=float(_points(self.op) * n_each),
-            steps=steps * self._useful(accumulators, lanes) * self._needed(),
+            flops=float(_points(self.op) * self._work()),
+            steps=steps * self._useful(counts.accumulators, counts.lanes) * self._needed(),
             tiles=steps / product([x.extent for x in inner], self.n),
-            accumulators=accumulators,
-            operands=operands,
-            instructions=accumulators * chain * n_each
-            - self._shared_lookups(expanded)
-            + self._widening(),
-            loads=loads,
+            accumulators=counts.accumulators,
+            operands=counts.operands,
+            instructions=counts.instructions,
+            loads=counts.loads,
             guards=guards,
-            narrow_guards=np.where(chain > 1, narrow_guards, 0.0),
-            stores=accumulators,
-            chain=chain,
-            lanes=lanes,
+            narrow_guards=np.where(counts.chain > 1, narrow_guards, 0.0),
+            stores=counts.accumulators,
+            chain=counts.chain,
+            lanes=counts.lanes,
             waste=self._waste(),
             traffic=caches.traffic(),
             unique_bytes=caches.footprint(),
             chunks=product([x.extent for x in self.loops if x.parallel], self.n),
-            local_bytes=local_bytes(self.stage, self.n),
+            local_bytes=counts.local_bytes,
             inner_trips=inner[-1].extent if inner else np.ones(self.n),
             reloads=self._reloads(),
             cold_bytes=float(self._constant_bytes()),
-            versions=self._versions(),
+            versions=counts.versions,
             prefetch=self._prefetch(),
             early=self._early(),
             heights=product([x.extent for x in self.loops if x.own and x.is_rows], self.n),
             lines=self._lines(),
-            unit=self._unit(),
+            unit=self.unit,
         )
 
-    def _unit(self) -> TileUnit | None:
+    @cached_property
+    def unit(self) -> TileUnit | None:
         """Tile unit whose registers hold the accumulators, if they are matrices."""
         units = (f.unit for f in self.target.isa.forms if f.unit)
         return next(units, None) if self.stage.has_tile else None
@@ -276,15 +370,15 @@ class _Walk:
         inner = self._register_extents
         term = inner | {a.name: np.ones(self.n) for a in self.op.reduce_axes}
         counts = [self._elements(access, inner) for access in self.reads]
-        of_term = [self._elements(access, term) for access in self.reads]
+        is_expanded = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
+        of_term = [self._elements(x, term) for x in self.reads] if is_expanded else counts
         pairs = zip(counts, of_term, strict=True)
         shared = reduce(np.logical_or, (a < b * chain for a, b in pairs), chain < 1)
         for access, count, alone in zip(self.reads, counts, of_term, strict=True):
             kind = vectors if self._uses_lanes(access.load) else splats
             kind += np.minimum(np.where(shared, count, alone), accumulators)
         total = sum(counts, np.zeros(self.n))
-        expanded = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
-        held = np.minimum(vectors, 4.0) if expanded else vectors
+        held = np.minimum(vectors, 4.0) if is_expanded else vectors
         if splats.any():  # the smaller operand set stays in registers
             held = np.minimum(held, splats) + 1.0
         if self._dot_form is not None and not self._dot_form.accumulates:
@@ -450,6 +544,7 @@ def vector_passes(lanes: Array, target: Target) -> Array:
     return passes
 
 
+@lru_cache(maxsize=1024)
 def _outside_mod(e: Expr) -> set[str]:
     terms = linear(e).terms
     return set().union(*(variables(a) for a, _ in terms if not _is_mod(a)))

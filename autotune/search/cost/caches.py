@@ -9,6 +9,7 @@ from itertools import accumulate
 from math import gcd
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.dtypes import dtype_bytes
 from autotune.pages import CACHE_LINE
@@ -88,7 +89,9 @@ class Caches:
         return footprint
 
     def _total(self, parts: Iterable[Array]) -> Array:
-        return np.broadcast_to(reduce(np.add, parts), (len(self._depths), self.n))
+        total: Array = reduce(np.add, parts)
+        shape = (len(self._depths), self.n)
+        return total if total.shape == shape else np.broadcast_to(total, shape)
 
     def _touched(self, depths: Sequence[int]) -> list[_Part]:
         """Footprint per tensor of the loops from each of `depths` inwards, shape [depths, n]."""
@@ -132,8 +135,13 @@ class Caches:
     ) -> _Part:
         """Number of contiguous runs in a box of a tensor, of at least `line` bytes each."""
         run, n_runs = np.full(self.n, float(dtype_bytes(dtype))), np.ones(self.n)
-        whole = np.ones(self.n, bool)
+        whole: NDArray[np.bool_] | None = None
         for extent, size in zip(reversed(extents), reversed(shape), strict=True):
+            if size == 1:  # neither longer runs nor more of them
+                continue
+            if whole is None:
+                run, whole = run * extent, extent >= size
+                continue
             run = np.where(whole, run * extent, run)
             n_runs = np.where(whole, n_runs, n_runs * extent)
             whole = whole & (extent >= size)

@@ -15,6 +15,7 @@ from autotune.search.cost.analysis import Analysis, Statement, vector_passes
 from autotune.search.cost.analytic import (
     analytic_seconds,
     idle_factor,
+    seconds_of,
     statement_cycles,
     step_cycles,
 )
@@ -107,15 +108,17 @@ def features(
 ) -> Array:
     """Matrix of shape [n, len(NAMES)] for the candidates `rows` of `sketch`."""
     n = len(rows)
-    main = max(analysis.statements, key=lambda s: s.flops)
-    rest = [s for s in analysis.statements if s is not main]
+    every = analysis.statements
+    at = max(range(len(every)), key=lambda k: every[k].flops)
+    main, rest = every[at], [*every[:at], *every[at + 1 :]]
     columns = [np.broadcast_to(f.of(main, target), (n,)) for f in MAIN]
-    cycles = statement_cycles(main, target)
+    cycles = [statement_cycles(s, target) for s in every]
+    others = sum((*cycles[:at], *cycles[at + 1 :]), np.zeros(n))
     prefetch = _first(sketch, rows, Role.PREFETCH)  # negative: a weight panel ahead
     columns += [
-        log2_seconds(analysis, target, n_threads),
+        _log2_seconds(seconds_of(analysis, cycles, target, n_threads)),
         idle_factor(main, n_threads),
-        sum((statement_cycles(s, target) for s in rest), np.zeros(n)) / cycles,
+        others / cycles[at],
         _log(sum((s.local_bytes for s in rest), np.zeros(n))),
         np.full(n, len(analysis.statements)),
         _log(np.maximum(prefetch, 0)),
@@ -129,7 +132,11 @@ def features(
 
 def log2_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
     """The feature "analytic" by itself: the prediction of an untrained ranker, shape [n]."""
-    return np.log2(np.maximum(analytic_seconds(analysis, target, n_threads), 1e-9))
+    return _log2_seconds(analytic_seconds(analysis, target, n_threads))
+
+
+def _log2_seconds(seconds: Array) -> Array:
+    return np.log2(np.maximum(seconds, 1e-9))
 
 
 def _flops(s: Statement) -> Array:

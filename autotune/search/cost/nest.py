@@ -18,7 +18,7 @@ from autotune.schedule.state import SplitRelation, Stage, State
 from autotune.te.arith import linear
 from autotune.te.dag import Compute
 from autotune.te.evaluate import n_points
-from autotune.te.expr import Expr, Load, Reduce, Select, is_guard, loads, variables, walk
+from autotune.te.expr import Expr, Load, Reduce, Select, Var, is_guard, loads, variables, walk
 
 Array = NDArray[np.float64]
 
@@ -166,7 +166,9 @@ class Nest:
 
     def distinct(self, index: Expr, size: int, spread: int, inner: dict[str, Array]) -> Array:
         """Most values that an index takes: its span, less those that strides skip."""
-        points = product([inner[v] for v in variables(index) & set(inner)], self.n)
+        if isinstance(index, Var) and index.name in inner and not spread:
+            return np.minimum(inner[index.name], size)
+        points = product([inner[v] for v in variables(index) if v in inner], self.n)
         try:
             reach: Extent = span(index, inner) + 1
         except UnboundedIndex:
@@ -182,7 +184,7 @@ class Nest:
             is_own = stage.name == self.stage.name
             here = [d - first for d in depths if first <= d and (is_own or d < first + count)]
             if here:
-                inner = self._own_extents(stage, np.array(here)[:, None] - 1)
+                inner = self._own_extents(stage, tuple(d - 1 for d in here))
                 shape = (len(here), self.n)
                 parts.append({k: np.broadcast_to(v, shape) for k, v in inner.items()})
             first += count
