@@ -12,6 +12,8 @@ from onnx import numpy_helper
 VOCABULARY = 50
 HEADS, SHARED, SIZE = 4, 2, 8
 WIDTH = HEADS * SIZE
+CACHE = ("key", "value")
+_ZERO = numpy_helper.from_array(np.zeros(1, np.float32))
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -40,11 +42,14 @@ class _Text:
         return self("Gather", self("Shape", x), self.array(axis))
 
 
-def decoder(layers: int = 1, mask: bool = True, seed: int = 0, window: int = 0) -> onnx.ModelProto:
+def decoder(
+    layers: int = 1, mask: bool = True, seed: int = 0, window: int = 0, cross: str = ""
+) -> onnx.ModelProto:
     """tokens (1, L), mask (1, P + L), past (1, 2, P, 8) … -> logits (1, L, 50), present …
 
     Rotary angles by the position; heads share keys in pairs; a causal mask from the shapes, with a
-    `window` as far as it is given.
+    `window` as far as it is given. `cross`: also attention to an encoder: to its "hidden" states
+    (1, S, 32) with a mask (1, S), or to "caches" (1, 4, S, 8) of keys and values, by equal weights.
     """
     t = _Text(np.random.default_rng(seed))
     pasts = [f"past_key_values.{n}.{kind}" for n in range(layers) for kind in ("key", "value")]
@@ -66,15 +71,23 @@ def decoder(layers: int = 1, mask: bool = True, seed: int = 0, window: int = 0) 
         hidden = t("Or", hidden, masked)
     bias = t("Where", hidden, t.array(_LOWEST, "float32"), t.array(0.0, "float32"))
     x = t("Gather", t.weight(VOCABULARY, WIDTH), "input_ids")
-    presents = []
+    presents: list[str] = []
     for n in range(layers):
         x = _layer(t, x, bias, tables, length, (pasts[2 * n], pasts[2 * n + 1]), presents)
+        if cross:
+            x = _cross(t, x, length, n, cross)
     t.nodes.append(oh.make_node("MatMul", [x, t.weight(WIDTH, VOCABULARY)], ["logits"]))
     value = oh.make_tensor_value_info
     inputs = [value("input_ids", 7, [1, "sequence"])]
     if mask:
         inputs.append(value("attention_mask", 7, [1, "past + sequence"]))
     inputs += [value(name, 1, [1, SHARED, "past", SIZE]) for name in pasts]
+    if cross:
+        inputs.append(value("encoder_attention_mask", 7, [1, "encoder"]))
+    if cross == "hidden":
+        inputs.append(value("encoder_hidden_states", 1, [1, "encoder", WIDTH]))
+    if cross == "caches":
+        inputs += [value(n, 1, [1, HEADS, "encoder", SIZE]) for n in encoder_caches(layers)]
     outputs = [value("logits", 1, [1, "sequence", VOCABULARY])]
     for name, made in zip(pasts, presents, strict=True):
         present = name.replace("past_key_values", "present")
@@ -82,6 +95,67 @@ def decoder(layers: int = 1, mask: bool = True, seed: int = 0, window: int = 0) 
         outputs.append(value(present, 1, [1, SHARED, "past + sequence", SIZE]))
     graph = oh.make_graph(t.nodes, "decoder", inputs, outputs, t.weights)
     return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=9)
+
+
+def encoder_caches(layers: int) -> list[str]:
+    """Names of the inputs that are keys and values of an encoder."""
+    return [f"past_key_values.{n}.encoder.{kind}" for n in range(layers) for kind in CACHE]
+
+
+def merged(layers: int = 1, seed: int = 0) -> onnx.ModelProto:
+    """A decoder with attention to an encoder, of both kinds, as optimum merges them.
+
+    `use_cache_branch` false: the past is not read, keys and values of the encoder are made; true:
+    they are inputs, and their outputs have no elements.
+    """
+    first, later = (decoder(layers, seed=seed, cross=kind) for kind in ("hidden", "caches"))
+    value = oh.make_tensor_value_info
+    outputs = list(first.graph.output)
+    for name in encoder_caches(layers):
+        made = name.replace("past_key_values", "present")
+        outputs.append(value(made, 1, [1, HEADS, "encoder_out", SIZE]))
+        kept = next(n for n in first.graph.node if n.name == made)
+        first.graph.node.append(oh.make_node("Identity", [kept.output[0]], [made]))
+        later.graph.node.append(
+            oh.make_node("ConstantOfShape", [f"{made}.shape"], [made], value=_ZERO)
+        )
+        shape = np.array([1, HEADS, 0, SIZE])
+        later.graph.initializer.append(numpy_helper.from_array(shape, f"{made}.shape"))
+    for state in (v.name for v in first.graph.input if ".encoder." not in v.name):
+        if state.startswith("past"):
+            none = np.zeros((1, SHARED, 0, SIZE), np.float32)
+            first.graph.initializer.append(numpy_helper.from_array(none, f"no {state}"))
+            for node in first.graph.node:
+                node.input[:] = [f"no {state}" if n == state else n for n in node.input]
+    inputs = {v.name: v for model in (first, later) for v in model.graph.input}
+    inputs["use_cache_branch"] = value("use_cache_branch", 9, [1])
+    branches = {}
+    for name, model in (("then_branch", later), ("else_branch", first)):
+        body = model.graph
+        branches[name] = oh.make_graph(list(body.node), name, [], outputs, list(body.initializer))
+    node = oh.make_node("If", ["use_cache_branch"], [o.name for o in outputs], **branches)
+    graph = oh.make_graph([node], "merged", list(inputs.values()), outputs)
+    return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=9)
+
+
+def _cross(t: _Text, x: str, length: str, layer: int, kind: str) -> str:
+    """Attention of every place to those of an encoder that its mask has."""
+    q = _heads(t, x, length, HEADS)
+    made = [t.weight(WIDTH, WIDTH) for _ in CACHE]
+    keys = [f"past_key_values.{layer}.encoder.{name}" for name in CACHE]
+    if kind == "hidden":
+        for n, name in enumerate(keys):
+            y = t("MatMul", "encoder_hidden_states", made[n])
+            heads = t("Reshape", y, t.array([1, -1, HEADS, SIZE]))
+            keys[n] = t("Transpose", heads, perm=[0, 2, 1, 3])
+            t.nodes[-1].name = name.replace("past_key_values", "present")
+    hidden = t("Sub", t.array(1.0, "float32"), t("Cast", "encoder_attention_mask", to=1))
+    bias = t("Mul", t("Unsqueeze", hidden, t.array([1, 2])), t.array(_LOWEST, "float32"))
+    scores = t("MatMul", q, t("Transpose", keys[0], perm=[0, 1, 3, 2]))
+    shares = t("Softmax", t("Add", scores, bias), axis=-1)
+    found = t("Transpose", t("MatMul", shares, keys[1]), perm=[0, 2, 1, 3])
+    flat = t("Reshape", found, t.array([1, -1, WIDTH]))
+    return t("Add", x, t("MatMul", flat, t.weight(WIDTH, WIDTH)))
 
 
 def _layer(

@@ -25,7 +25,7 @@ from autotune.errors import UsageError
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import Constants, require_constant
-from autotune.graph.network import Network, grown_network, network_at
+from autotune.graph.network import Network, grown_networks, network_at
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.grown import Grown, for_sessions, grown
@@ -111,7 +111,7 @@ class Bound:
         """A network for every variant: see `network.compile.variants.unified`, `build_network`."""
         networks: Iterable[Network]
         if self.grown:
-            networks = (grown_network(self.model, at, precision) for at in self.grown)
+            networks = grown_networks(self.model, self.grown, precision)
         else:
             networks = (network_at(self.model, v.shapes, precision) for v in self.variants)
         if self.replaced:
@@ -140,7 +140,13 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     if source.capacity is not None:
         at = grown(path, source.capacity, source.chunks, source.state, _extents(source.dims))
         at += tuple(for_sessions(at, source.sessions))
-        shapes = tuple(Variant(dict(g.shapes[0]), 1 / len(at)) for g in at)
+        growth = at[0].growth
+        if growth.flag:
+            model = replace(model, constants={growth.flag: np.array(True), **fixed})
+        several = [dict(g.shapes[0]) for g in at]
+        if growth.held:
+            several.append({n: s for n, s in at[0].first.items() if n in growth.held})
+        shapes = tuple(Variant(one, 1 / len(several)) for one in several)
         return Bound(model, shapes, False, files, at)
     named = source.shapes or source.dims or not known
     found = variants(path, source.shapes, source.dims, fixed) if named else known

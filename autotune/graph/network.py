@@ -21,7 +21,7 @@ import numpy as np
 
 from autotune.brief import brief
 from autotune.config import PRECISIONS
-from autotune.errors import AutotuneError, ModelError
+from autotune.errors import AutotuneError, ModelError, NotCompilable
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.channels_first import channels_first_groups
 from autotune.graph.constant_values import Constants
@@ -32,8 +32,9 @@ from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
 from autotune.graph.passes.pipeline import GraphPass, prepare, prepared
 from autotune.graph.reader.dimensions import Shapes
-from autotune.graph.reader.growing import state_of
+from autotune.graph.reader.growing import begin_state, state_of
 from autotune.graph.reader.grown import Grown
+from autotune.graph.reader.held import Phases, fed_by, phases
 from autotune.graph.reader.importer import import_graph, import_grown
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import OnnxModel
@@ -283,24 +284,65 @@ def network_at(bound: BoundModel, shapes: Shapes | None = None, precision: str =
     return replace(network, random_weights=bound.random_weights, constant_inputs=fixed)
 
 
-def grown_network(bound: BoundModel, at: Grown, precision: str = "f32") -> Network:
-    """The network of a model with a growing state, see `reader.growing` and `together`."""
-    models = [named(partial(bound.load, shapes)) for shapes in at.shapes]
+def grown_networks(
+    bound: BoundModel, variants: Sequence[Grown], precision: str = "f32"
+) -> Iterator[Network]:
+    """The networks of a model with a growing state, see `reader.growing` and `together`; one that
+    begins a sequence last, where inputs stay for one (`reader.held`).
 
+    Raises NotCompilable where variants do not agree on what is computed in the beginning.
+    """
+    begin: Graph | None = None
+    kinds: dict[str, TensorType] = {}
+    for one in variants:
+        model = named(partial(bound.load, one.shapes[0]))
+        found = named(partial(_grown_phases, bound, one, model))
+        held = {name: found.step.types[name] for name in found.held}
+        if begin is None:
+            begin, kinds = found.begin, held
+        elif held != kinds:
+            raise NotCompilable(
+                "steps of several places read what the encoder gives in another way than single "
+                "ones",
+                "give one number of places: `chunks=(1,)`",
+            )
+        state = state_of(one.growth, found.held)
+        yield _grown_network(bound, found.step, model, state, precision, one.sessions)
+    if begin is not None and kinds:
+        model = named(partial(bound.load, variants[0].shapes[0]))
+        yield _grown_network(bound, begin, model, begin_state(tuple(kinds)), precision)
+
+
+def _grown_phases(bound: BoundModel, variant: Grown, model: OnnxModel) -> Phases:
+    growth = variant.growth
+    probes = (bound.load(shapes) for shapes in variant.shapes[1:])
+    graph = import_grown([model, *probes], growth, bound.operators)
+    made = {name: output for name, output in growth.passed.items() if name in graph.inputs}
+    if growth.flag and made:
+        bare = replace(bound, constants={**bound.constants, growth.flag: np.array(False)})
+        graph = fed_by(graph, import_graph(bare.load(variant.first), bound.operators), made)
+    return phases(graph, growth.held)
+
+
+def _grown_network(
+    bound: BoundModel,
+    graph: Graph,
+    model: OnnxModel,
+    state: StateInfo,
+    precision: str,
+    sessions: int = 1,
+) -> Network:
     def made() -> Network:
-        graph, state = import_grown(models, at.growth, bound.operators), state_of(at.growth)
-        stored = prepare(graph, PRECISIONS[precision])
-        if at.sessions > 1:
-            graph, stored, state = together(graph, stored, state, at.sessions)
-        network = stored_network(graph, stored, bound.path.stem, bound.digest)
-        return replace(network, precision=precision, state=state)
+        whole, own, stored = graph, state, prepare(graph, PRECISIONS[precision])
+        if sessions > 1:
+            whole, stored, own = together(graph, stored, state, sessions)
+        network = stored_network(whole, stored, bound.path.stem, bound.digest)
+        return replace(network, precision=precision, state=own)
 
-    network = as_stated(named(made), models[0])
-    fixed = dict(bound.constants)
     return replace(
-        network,
+        as_stated(named(made), model),
         random_weights=bound.random_weights,
-        constant_inputs=fixed,
+        constant_inputs=dict(bound.constants),
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from autotune.codec import LEFT_OUT
 
 CHUNKS = (128, 32, 8, 1)
 """New places of the variants of a model with a state, where nothing else is said."""
@@ -17,7 +20,8 @@ class StateInfo:
     rows of it behind the filled ones: it lies in the memory of the buffer. `filled`: the input that
     is the number of filled places; "" where no state grows. `replaced`: inputs that an output of
     the same shape takes the place of in the next call. `sessions`: that a call advances; ports of
-    each have names of its own (`of_session`), and `filled` is a number for each.
+    each have names of its own (`of_session`), and `filled` is a number for each. `held`: inputs of
+    steps that stay for a sequence, which the variant that begins one returns.
     """
 
     capacity: int = 0
@@ -26,6 +30,12 @@ class StateInfo:
     axes: Mapping[str, int] = field(default_factory=dict)
     replaced: Mapping[str, str] = field(default_factory=dict)
     sessions: int = 1
+    held: Annotated[tuple[str, ...], LEFT_OUT] = ()
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is that of the variant that begins a sequence, and of no step."""
+        return bool(self.held) and not self.buffers
 
 
 def of_session(name: str, n: int) -> str:

@@ -61,8 +61,8 @@ def accelerated(package: Any) -> type:
     class InferenceSession(base):  # type: ignore[misc]
         """A model ready to run: ONNX Runtime's session, and compiled networks in its place.
 
-        See `AcceleratedArguments`; `fallback=False`, or `operators`: the session that does without
-        ONNX Runtime.
+        See `AcceleratedArguments`; `fallback=False`, `operators` or `capacity`: the session that
+        does without ONNX Runtime.
 
         Safe to use in several threads; it can be pickled (the path, or the bytes, not what was
         compiled).
@@ -71,7 +71,7 @@ def accelerated(package: Any) -> type:
         def __new__(
             cls, *args: Any, fallback: bool = True, operators: Sequence[Any] = (), **named: Any
         ) -> Any:
-            if fallback and not operators:
+            if fallback and not operators and named.get("capacity") is None:
                 return super().__new__(cls)
             from autotune.ort.session import InferenceSession as Alone
 

@@ -97,7 +97,9 @@ class OrtValue:
         return "cpu"
 
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """Address of the first element, which the others follow."""
+        if not self._array.flags.c_contiguous:  # as the first places of a state are
+            self._array = np.ascontiguousarray(self._array)
         return int(self._array.__array_interface__["data"][0])
 
     def is_tensor(self) -> bool:

@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from autotune.api.bindings import told_of_state
 from autotune.api.compile import compiling
 from autotune.api.operators import GROUP
 from autotune.api.request import Dims, Note, Values
@@ -48,6 +49,7 @@ def key_of_request(request: SessionRequest) -> str:
         "precision": request.precision,
         "max_error": request.max_error,
         "fallback": request.fallback,
+        "state": told_of_state(request),
         "threads": request.threads,
         "log": _file_hash(request.log) if request.log else None,
         "stored": _state_of_store(request),

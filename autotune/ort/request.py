@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from autotune.api.request import CompileRequest, Dims, Shapes
 from autotune.codec import from_json
 from autotune.errors import UsageError
+from autotune.graph.state import CHUNKS
 from autotune.measure.frames import Message
 from autotune.ort.room import MOST_SHAPES, Room
 from autotune.pages import SHARED
@@ -56,6 +57,10 @@ class SessionRequest(CompileRequest):
         """The same where the log does not fit."""
         return replace(self, log=None, threads=self.n_running)
 
+    def without_state(self) -> SessionRequest:
+        """The same for calls that are no steps of a state: of any shapes."""
+        return replace(self, capacity=None, state=None, dims={}, log=None)
+
 
 @dataclass(frozen=True)
 class SessionArguments:
@@ -69,7 +74,8 @@ class SessionArguments:
     `most_bytes`: how many combinations of shapes stay compiled, beside those that were named
     before, and how large they are together (None: a fourth of the memory that this process may
     use); the least recently used ones leave, the newest stays. `memory`: of constants, see
-    `autotune.load`.
+    `autotune.load`. `capacity`, `chunks`, `state`: of a decoder whose caches stay in place, see
+    `autotune.compile`.
     """
 
     path_or_bytes: str | bytes | os.PathLike[str]
@@ -90,6 +96,9 @@ class SessionArguments:
     most_shapes: int = MOST_SHAPES
     most_bytes: int | None = None
     memory: str = SHARED
+    capacity: int | None = None
+    chunks: Sequence[int] = CHUNKS
+    state: Mapping[str, str] | None = None
     disabled_optimizers: Any = None
 
     def room(self) -> Room:
@@ -119,6 +128,9 @@ class SessionArguments:
             max_error=self.max_error,
             operators=tuple(Path(path).absolute() for path in self.operators),
             fallback=self.fallback,
+            capacity=self.capacity,
+            chunks=tuple(self.chunks),
+            state=self.state,
         )
 
 

@@ -22,16 +22,20 @@ import numpy as np
 
 from autotune.api.bindings import arrays_of
 from autotune.api.request import Dims, made_by_fields
+from autotune.cache import FileStore
 from autotune.errors import UsageError
+from autotune.graph.reader.grown import growth_of
 from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
 from autotune.graph.reader.model_files import model_file, with_external_data
 from autotune.graph.reader.onnx_reader import read_outline
+from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
 from autotune.ort.binding import IOBinding, OrtValue
-from autotune.ort.cached import artifact_store
+from autotune.ort.cached import artifact_store, fitting_artifact
 from autotune.ort.callbacks import Callback, CallbackThreads
 from autotune.ort.copies import copy_of
 from autotune.ort.exceptions import as_client_error, raises_client_errors
+from autotune.ort.kept_state import KeptState
 from autotune.ort.models import LOGGER, ModelsByShape
 from autotune.ort.options import (
     CPU_PROVIDER,
@@ -105,6 +109,10 @@ class InferenceSession:
         store = None if store_bytes is None else artifact_store(store_bytes)
         self._constants = dict(request.constants)
         self._output_names = tuple(port.name for port in self._interface.outputs)
+        self._kept = None
+        if request.capacity is not None:
+            self._kept = _kept_state(request, store, room.memory)
+            request = request.without_state()
         self._models = ModelsByShape(request, self._interface, store, room)
         self._bound = _extents(request.dims)
         self._threads = request.n_running
@@ -128,14 +136,14 @@ class InferenceSession:
             require_known(run_options)
         feed = input_feed if self._is_plain else self._without_constants(input_feed)
         try:
-            found = self._model_at(feed).run(feed)
+            found = self._run(feed)
         except UsageError:
             given = self._without_initialisers(feed)
             self._require_inputs(given)
             given = self._listed(given) or given
             if given is feed:
                 raise
-            found = self._model_at(given).run(given)
+            found = self._run(given)
         try:
             return [found[name] for name in output_names or self._output_names]
         except KeyError as error:
@@ -184,7 +192,7 @@ class InferenceSession:
             raise self._no_output(name)
         feed = self._without_constants(iobinding.inputs)
         out = {name: array for name, array in bound.items() if array is not None}
-        found = self._model_at(feed).run(feed, out or None)
+        found = self._run(feed, out or None)
         iobinding.results = [OrtValue(found[name]) for name in bound]
 
     def get_inputs(self) -> list[NodeArg]:
@@ -256,6 +264,16 @@ class InferenceSession:
         self._saved = saved
         self._open(*saved)
 
+    def _run(self, feed: Mapping[str, Any], out: Any = None) -> dict[str, Any]:
+        """Outputs by name, by the state that is kept, or the model for the shapes of the feed."""
+        found = None if self._kept is None else self._kept.run(feed)
+        if found is None:
+            return self._model_at(feed).run(feed, out)
+        for name, array in (out or {}).items():
+            array[...] = found[name]
+            found[name] = array
+        return found
+
     def _model_at(self, feed: Mapping[str, Any]) -> Model:
         return self._models.only or self._models.at(feed)
 
@@ -318,6 +336,20 @@ class InferenceSession:
     def _no_output(self, name: str) -> UsageError:
         names = ", ".join(f"'{n}'" for n in self._output_names)
         return UsageError(f"there is no output '{name}'", f"the outputs are {names}")
+
+
+def _kept_state(request: SessionRequest, store: FileStore | None, memory: str) -> KeptState:
+    """The state of a session that is asked for a capacity. Raises as `compile`."""
+    assert request.capacity is not None
+    with model_file(request.model, request.name) as path:
+        growth, _ = growth_of(read_outline(path), request.capacity, request.state)
+    if growth.flag or growth.replaced or growth.passed:
+        raise UsageError(
+            f"the caches of '{request.name}' are not all fed back",
+            "take its steps by `autotune.compile` and `Model.session`",
+        )
+    found, artifact = fitting_artifact(request, store, LOGGER.info, memory)
+    return KeptState(model_of(artifact, found.n_running).session(), growth)
 
 
 def _dtype_of(kind: str) -> str:

@@ -13,9 +13,11 @@ from tests.api.test_api_sessions import CAPACITY, MODEL, OTHER, tokens_of
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     told = {"capacity": CAPACITY, "chunks": (1,), "sessions": (2, 3)}
-    return model_of(autotune.compile(MODEL, **told).artifact)  # checks them beside ONNX Runtime
+    path = tmp_path_factory.mktemp("together") / "decoder.atn"
+    autotune.compile(MODEL, **told).artifact.save(path)  # checks them beside ONNX Runtime
+    return autotune.load(path)
 
 
 @pytest.mark.sampled(0)

@@ -25,6 +25,7 @@ from autotune.api.compile.selection import (
     with_stored_records,
 )
 from autotune.api.compile.size_limit import fitting
+from autotune.api.folders import source_in
 from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
 from autotune.api.sources import total_bytes
 from autotune.brief import brief
@@ -83,8 +84,9 @@ def plan(request: CompileRequest) -> CompilePlan:
     was slower than the untuned one. Raises UsageError and LogMismatch for what does not go
     together.
     """
-    if request.log is not None:
-        return _faster(plan_of_log(request))
+    if request.log is not None:  # which knows the capacity
+        return _faster(plan_of_log(replace(source_in(request), capacity=request.capacity)))
+    request = source_in(request, request.note)
     if request.model is None:
         raise UsageError("there is no model", "name a model, or a log that knows it")
     asked = request.threads
@@ -390,8 +392,7 @@ def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan)
 
 def _checked_state(artifact: Artifact, plan: CompilePlan) -> Compiled:
     """Compare steps at several lengths with ONNX Runtime. Raises WrongNumbers."""
-    growth = plan.bound.grown[0].growth
-    report = check_state(Model(artifact), plan.bound.model, growth)
+    report = check_state(Model(artifact), plan.bound.model, plan.bound.grown[0])
     return Compiled(_from(artifact, max_error=report.error), report)
 
 

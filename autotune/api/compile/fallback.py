@@ -81,7 +81,7 @@ def sources_of(bound: Bound, precision: str = "f32", is_whole: bool = False) -> 
     except NotCompilable as error:
         refusal = error
     missing: AutotuneError | None = _missing(refusal) if bound.fallback else refusal
-    if missing is not None and not _may_be_decided(bound.path):
+    if missing is not None and (bound.grown or not _may_be_decided(bound.path)):
         raise missing
     try:
         cuts = _cuts(bound, precision, ask=declared_types if missing is None else nobody)

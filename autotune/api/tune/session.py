@@ -28,6 +28,7 @@ from autotune.api.compile.mixed_precision import (
     mixtures_of,
 )
 from autotune.api.compile.selection import require_same_machine
+from autotune.api.folders import source_in
 from autotune.api.request import Note, ResumeRequest, Source, TuneRequest, never, silent
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note
@@ -135,6 +136,7 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     is read; None for a session that will not run. Raises UsageError, ModelError, OutputError.
     """
     begun_s = time.monotonic()
+    source = source_in(source)
     machines = _machines(config)
     target = machines[0].target
     given: Any = source.model

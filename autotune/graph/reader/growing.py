@@ -49,7 +49,9 @@ class Growth:
     `capacity`: places of the buffers. `chunk`: new ones of a call. `masks`: inputs that tell which
     places count, `positions`: those that number the new ones, `lasts`: the last filled place of
     each sample, `totals`: the length with the new ones. All of these are computed. `replaced`:
-    inputs that an output of the same shape takes the place of.
+    inputs that an output of the same shape takes the place of. `held`: inputs that stay for a
+    sequence; `passed`: outputs that are such an input, by input. `flag`: the input that says
+    whether there is a past; without one the file computes `passed` of other inputs.
     """
 
     states: Mapping[str, tuple[str, int]]
@@ -60,6 +62,9 @@ class Growth:
     lasts: tuple[str, ...] = ()
     totals: tuple[str, ...] = ()
     replaced: Mapping[str, str] = field(default_factory=dict)
+    held: tuple[str, ...] = ()
+    passed: Mapping[str, str] = field(default_factory=dict)
+    flag: str = ""
 
     @property
     def computed(self) -> frozenset[str]:
@@ -265,16 +270,28 @@ class Growing:
     def _computed(self, rw: Rewriter, name: str) -> str:
         """The result of the node that made a constant, at the length of the call."""
         node = self._sources.get(name)
-        if node is None or (node.op in SHAPE_OPERANDS and node.op not in _RECOMPUTED):
+        takes_all = node is not None and node.op == "Slice" and self._takes_all(node)
+        is_known = node is not None and (node.op not in SHAPE_OPERANDS or node.op in _RECOMPUTED)
+        if node is None or not (is_known or takes_all):
             raise self._refused(rw, name)
         if node.op == "Trilu":
             return self._triangle(rw, node)
-        operands = (self._at_run_time(rw, n) if n and self._moves(n) else n for n in node.inputs)
+        kept = SHAPE_OPERANDS.get(node.op, ())  # extents are those at the capacity
+        operands = (
+            self._at_run_time(rw, one) if one and n not in kept and self._moves(one) else one
+            for n, one in enumerate(node.inputs)
+        )
         index = node.outputs.index(name)
         made = rw.several(node.op, len(node.outputs), *operands, **node.attrs)
         for one, source in zip(made, node.outputs, strict=True):
             self._moving[one] = self.moving(source)
         return made[index]
+
+    def _takes_all(self, node: Node) -> bool:
+        """Whether a Slice begins at the same places and ends where its operand does, at any
+        length."""
+        begins = node.inputs[1]
+        return self.moving(node.inputs[0]) == self.moving(node.output) and not self._moves(begins)
 
     def _triangle(self, rw: Rewriter, node: Node) -> str:
         """Trilu whose diagonal moves."""
@@ -494,8 +511,13 @@ def _buffer(state: str) -> str:
     return f"{state}.buffer"
 
 
-def state_of(growth: Growth) -> StateInfo:
-    """The ports of a grown graph that are its state."""
+def begin_state(held: tuple[str, ...]) -> StateInfo:
+    """That of the network that begins a sequence: see `StateInfo`."""
+    return StateInfo(held=held)
+
+
+def state_of(growth: Growth, held: tuple[str, ...] = ()) -> StateInfo:
+    """The ports of a grown graph that are its state; `held`: see `StateInfo`."""
     pairs = growth.states.items()
     return StateInfo(
         growth.capacity,
@@ -503,6 +525,7 @@ def state_of(growth: Growth) -> StateInfo:
         {_buffer(state): _rows(output) for state, (output, _) in pairs},
         {_buffer(state): axis for state, (_, axis) in pairs},
         growth.replaced,
+        held=held,
     )
 
 
@@ -558,4 +581,6 @@ def grown_graph(graph: Graph, growth: Growth) -> Graph:
         outputs[outputs.index(output)] = _rows(output)
     types[FILLED] = TensorType((1,), "int64")
     kept = [name for name in inputs if name not in growth.computed]
-    return replace(graph, inputs=(*kept, FILLED), outputs=tuple(outputs), types=types)
+    passed = {*growth.passed.values()}
+    made = tuple(n for n in outputs if graph.output_names.get(n, n) not in passed)
+    return replace(graph, inputs=(*kept, FILLED), outputs=made, types=types)

@@ -16,7 +16,13 @@ from autotune.errors import UsageError
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at, symbols
 from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.graph.reader.states import DecoderInputs, StatePair, decoder_inputs, find_states
+from autotune.graph.reader.states import (
+    DecoderInputs,
+    cache_flag,
+    decoder_inputs,
+    find_states,
+    held_inputs,
+)
 from autotune.graph.state import CHUNKS
 
 _PROBES = 3
@@ -26,10 +32,12 @@ _PROBES = 3
 @dataclass(frozen=True)
 class Grown:
     """A model at a capacity and a chunk. `shapes`: of its inputs at the past of `growth`, and at
-    one and at two places less. `sessions`: that a step advances, see `graph.together`."""
+    one and at two places less. `first`: behind nothing, in a step of one place. `sessions`: that a
+    step advances, see `graph.together`."""
 
     growth: Growth
     shapes: tuple[Shapes, ...]
+    first: Shapes
     sessions: int = 1
 
 
@@ -46,10 +54,9 @@ def grown(
     cannot have.
     """
     outline = read_outline(path)
-    pairs = find_states(outline, told or {})
-    growing = [pair for pair in pairs if pair.axis is not None]
+    growth, inputs = growth_of(outline, capacity, told)
     sizes = sorted({n for n in chunks if n + _PROBES <= capacity}, reverse=True)
-    if not growing:
+    if not growth.states:
         raise UsageError(
             f"'{path.name}' has no state that grows",
             "name the input and the output of each: `state={'past': 'present'}`",
@@ -59,9 +66,9 @@ def grown(
             f"a capacity of {capacity} with chunks of {', '.join(map(str, chunks))} cannot be",
             "give a larger `capacity`, and chunks from 1 on",
         )
-    inputs = decoder_inputs(outline, pairs)
-    extents = {**_of_folder(path, outline, growing), **(dims or {})}
-    return tuple(_at(outline, pairs, inputs, capacity, n, extents) for n in sizes)
+    extents = {**_of_folder(path, outline, growth.states), **(dims or {})}
+    several = (replace(growth, chunk=n) for n in sizes)
+    return tuple(_at(outline, one, inputs, extents) for one in several)
 
 
 def for_sessions(at: Sequence[Grown], sessions: Iterable[int]) -> Iterator[Grown]:
@@ -72,10 +79,39 @@ def for_sessions(at: Sequence[Grown], sessions: Iterable[int]) -> Iterator[Grown
             f"{wanted[-1]} sessions cannot be advanced together",
             "give `sessions` from 2 on, and `chunks` with 1",
         )
+    if wanted and at[-1].growth.held:
+        raise UsageError(
+            "sessions with an encoder each are not advanced together", "leave out `sessions`"
+        )
     yield from (replace(at[-1], sessions=n) for n in wanted)
 
 
-def _of_folder(path: Path, model: ModelProto, states: Sequence[StatePair]) -> dict[str, int]:
+def growth_of(
+    outline: ModelProto, capacity: int, told: Mapping[str, str] | None = None
+) -> tuple[Growth, DecoderInputs]:
+    """The growth of a model in steps of one place, and its inputs. Raises as `find_states`."""
+    found = find_states(outline, told)
+    growing = {p.input: (p.output, p.axis) for p in found if p.axis is not None}
+    held = tuple(name for name in held_inputs(outline, told) if name not in growing)
+    inputs = decoder_inputs(outline, found, held)
+    others = {p.input: p.output for p in found if p.axis is None}
+    growth = Growth(
+        states=growing,
+        capacity=capacity,
+        chunk=1,
+        masks=inputs.masks,
+        positions=inputs.positions,
+        lasts=inputs.lasts,
+        totals=inputs.totals,
+        replaced={name: output for name, output in others.items() if name not in held},
+        held=held,
+        passed={name: output for name, output in others.items() if name in held},
+        flag=cache_flag(outline),
+    )
+    return growth, inputs
+
+
+def _of_folder(path: Path, model: ModelProto, states: Iterable[str]) -> dict[str, int]:
     """Extents that the configuration of onnxruntime-genai beside a model tells: of a head."""
     try:
         text = (path.parent / "genai_config.json").read_text(encoding="utf-8")
@@ -83,32 +119,15 @@ def _of_folder(path: Path, model: ModelProto, states: Sequence[StatePair]) -> di
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     inputs = {value.name: value for value in model.graph.input}
-    lasts = (inputs[pair.input].type.tensor_type.shape.dim[-1] for pair in states)
+    lasts = (inputs[name].type.tensor_type.shape.dim[-1] for name in states)
     names = {dim.dim_param for dim in lasts} - {""}
     return dict.fromkeys(names, size) if isinstance(size, int) else {}
 
 
-def _at(
-    model: ModelProto,
-    pairs: Sequence[StatePair],
-    inputs: DecoderInputs,
-    capacity: int,
-    chunk: int,
-    dims: Mapping[str, int],
-) -> Grown:
-    growth = Growth(
-        states={p.input: (p.output, p.axis) for p in pairs if p.axis is not None},
-        capacity=capacity,
-        chunk=chunk,
-        masks=inputs.masks,
-        positions=inputs.positions,
-        lasts=inputs.lasts,
-        totals=inputs.totals,
-        replaced={p.input: p.output for p in pairs if p.axis is None},
-    )
-    past = growth.past
-    shapes = tuple(_shapes(model, growth, inputs, past - n, dims) for n in range(_PROBES))
-    return Grown(growth, shapes)
+def _at(model: ModelProto, growth: Growth, inputs: DecoderInputs, dims: Mapping[str, int]) -> Grown:
+    pasts = (growth.past - n for n in range(_PROBES))
+    shapes = tuple(_shapes(model, growth, inputs, past, dims) for past in pasts)
+    return Grown(growth, shapes, _shapes(model, replace(growth, chunk=1), inputs, 0, dims))
 
 
 def _shapes(

@@ -36,6 +36,8 @@ _STATES = frozenset(
 )
 _GROWING = frozenset(("key", "value", "kv", "att", "attn", "attention"))
 _FIXED = frozenset(("encoder", "cross"))
+_FLAG = frozenset(("use", "cache"))
+"""Words of the input that says whether there is a past, where a file has both computations."""
 _SAME = {"keys": "key", "k": "key", "values": "value", "v": "value"} | {
     f"{word}s": word for word in ("state", "cache", "buffer", "cell", "memory", "context")
 }
@@ -97,7 +99,7 @@ def find_states(model: ModelProto, told: Mapping[str, str] | None = None) -> tup
 
     Raises UsageError for names that the model does not have, and for shapes that do not fit.
     """
-    told = told or {}
+    told = {name: result for name, result in (told or {}).items() if name != result}
     stored = {t.name for t in model.graph.initializer}
     inputs = {v.name: v for v in model.graph.input if v.name not in stored and is_tensor(v)}
     outputs = {v.name: v for v in model.graph.output if is_tensor(v)}
@@ -130,12 +132,38 @@ def find_states(model: ModelProto, told: Mapping[str, str] | None = None) -> tup
     )
 
 
-def decoder_inputs(model: ModelProto, states: Sequence[StatePair]) -> DecoderInputs:
-    """The inputs of a decoder that are neither its states nor its tokens, by what they are."""
-    taken = {pair.input for pair in states} | {t.name for t in model.graph.initializer}
+def held_inputs(model: ModelProto, told: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Inputs that stay for a sequence: of an encoder, and those told to be states of themselves.
+
+    Raises UsageError for names that the model does not have.
+    """
+    stored = {t.name for t in model.graph.initializer}
+    inputs = {v.name: v for v in model.graph.input if v.name not in stored and is_tensor(v)}
+    told = told or {}
+    for name, result in told.items():
+        if name == result:
+            _require(name, inputs, "input")
+    named = {name for name in inputs if _lowered(name) & _FIXED}
+    return tuple(n for n in inputs if (told[n] == n if n in told else n in named))
+
+
+def cache_flag(model: ModelProto) -> str:
+    """The input that says whether there is a past; "" where no input does."""
+    flags = (v.name for v in model.graph.input if v.type.tensor_type.elem_type == TensorProto.BOOL)
+    return next((name for name in flags if _lowered(name) >= _FLAG), "")
+
+
+def decoder_inputs(
+    model: ModelProto, states: Sequence[StatePair], held: Sequence[str] = ()
+) -> DecoderInputs:
+    """The inputs of a decoder that are neither its states nor its tokens, by what they are.
+
+    `held`: those that stay for a sequence.
+    """
+    taken = {pair.input for pair in states} | {t.name for t in model.graph.initializer} | {*held}
     rest = [v for v in model.graph.input if v.name not in taken and is_tensor(v)]
-    words = {v.name: {w.lower() for w in _WORDS.findall(v.name)} for v in rest}
-    own = [v for v in rest if "encoder" not in words[v.name]]
+    words = {v.name: _lowered(v.name) for v in rest}
+    own = [v for v in rest if not words[v.name] & _FIXED]
     positions = [v for v in own if words[v.name] & _POSITIONS and _is_integer(v)]
     masks = [v for v in own if any(w.endswith("mask") for w in words[v.name])]
     tokens = [v for v in own if words[v.name] & _TOKENS and _dims(v)]
@@ -203,6 +231,10 @@ def _by_order(
     if len(caches) != len(fitting) or not all(map(_fits, caches, fitting)):
         return {}
     return {v.name: o.name for v, o in zip(caches, fitting, strict=True)}
+
+
+def _lowered(name: str) -> set[str]:
+    return {word.lower() for word in _WORDS.findall(name)}
 
 
 def _is_cache(name: str) -> bool:

@@ -325,13 +325,20 @@ def require_features(target: Target, what: str) -> None:
 
 OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error", "entry")
 """Fields of a manifest that are others for every shape; all else is the same."""
+OWN_STATE = "state"
+"""A field that variants may have as well, where sessions are advanced together or begin."""
 
 
 def joined(manifests: Sequence[Json]) -> dict[str, Any]:
     """One manifest of several shapes.
 
     [{name, inputs, …}, {name, inputs, …}]  ->  {name, variants: [{inputs, …}, {inputs, …}]}
+
+    A variant has its state where that is another than the first one's.
     """
     shared = {name: value for name, value in manifests[0].items() if name not in OF_VARIANT}
     variants = [{name: manifest[name] for name in OF_VARIANT} for manifest in manifests]
+    for variant, manifest in zip(variants, manifests, strict=True):
+        if manifest.get(OWN_STATE) != shared.get(OWN_STATE):
+            variant[OWN_STATE] = manifest[OWN_STATE]
     return shared | {"variants": variants}

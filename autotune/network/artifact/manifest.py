@@ -18,7 +18,14 @@ from autotune.codegen.link import Image
 from autotune.codegen.relocations import MACHINES, WASM32
 from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes
 from autotune.graph.state import StateInfo
-from autotune.network.artifact.artifact import MOST, OF_VARIANT, Artifact, Endpoint, Size
+from autotune.network.artifact.artifact import (
+    MOST,
+    OF_VARIANT,
+    OWN_STATE,
+    Artifact,
+    Endpoint,
+    Size,
+)
 from autotune.network.artifact.container import CONSTANTS, IMAGE, Bytes, Damaged, Json, require
 from autotune.network.artifact.table import ARENA, FIRST_BOUND, PROFILE, RUN, entry_name
 
@@ -141,14 +148,18 @@ def separated(manifest: Json) -> list[Json]:
     )
     require_fields_of_networks(variants)
     shared = {name: value for name, value in manifest.items() if name != "variants"}
-    _require_different(variants)
+    several: dict[str, list[Json]] = {}
+    for variant in variants:
+        several.setdefault(repr(variant.get(OWN_STATE)), []).append(variant)
+    for group in several.values():
+        _require_different(group)
     return [{**shared, **variant} for variant in variants]
 
 
 def require_fields_of_networks(variants: Sequence[Json]) -> None:
     """Whether each of `variants` has the fields of one."""
     for variant in variants:
-        is_one = isinstance(variant, dict) and variant.keys() == {*OF_VARIANT}
+        is_one = isinstance(variant, dict) and variant.keys() - {OWN_STATE} == {*OF_VARIANT}
         require(is_one, "a variant cannot be")
 
 
@@ -181,6 +192,8 @@ def _require_state(
     if state is None:
         return
     given, made = ({port.name: port for port in ports} for ports in (inputs, outputs))
+    is_held = set(state.held) <= (made if state.begins else given).keys()
+    require(is_held, "what its state holds is none of its ports")
     for name, result in (*state.buffers.items(), *state.replaced.items()):
         require(name in given and result in made, "its state is none of its ports")
         old, new = given[name], made[result]

@@ -14,15 +14,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import AttributeProto, ModelProto, NodeProto, helper
+from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from autotune.brief import cut
 from autotune.errors import WrongNumbers
 from autotune.graph.bound_model import BoundModel
+from autotune.graph.reader.constant_inputs import fed
+from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.growing import Growth
+from autotune.graph.reader.grown import Grown
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.state import StateInfo
 from autotune.network.artifact.artifact import Endpoint
+from autotune.network.artifact.steps import n_places_of, steps_of
 from autotune.network.check.accuracy import Report, Tally, worst_of
 from autotune.network.check.differences import difference, tolerance
 from autotune.network.check.quantised_outputs import is_quantised
@@ -38,13 +42,14 @@ right, and moves all that follow."""
 _ROUNDS = f"activations are rounded to bytes: outputs may differ by {_ROUNDED:g}"
 
 
-def check_state(model: Model, bound: BoundModel, growth: Growth, seed: int = 0) -> Report:
+def check_state(model: Model, bound: BoundModel, grown: Grown, seed: int = 0) -> Report:
     """Compare steps of `model` with its file, at the shortest and longest states and between.
 
     Raises WrongNumbers, MissingDependency without ONNX Runtime, ModelError where it cannot run the
     model.
     """
-    work = _Check(model, growth, _Original(bound, growth, model.n_threads), seed)
+    work = _Check(model, grown.growth, _Original(bound, grown, model.n_threads), seed)
+    work.begin()
     for chunk, length in _points(model, work.sessions[0].capacity):
         work.step([length], chunk)
     for k in sorted({s.sessions for s in _infos(model)} - {1}):
@@ -68,6 +73,14 @@ class _Check:
         most = max(info.sessions for info in _infos(self.model))
         self.sessions = [self.model.session() for _ in range(most)]
         self._rng = np.random.default_rng(self.seed)
+
+    def begin(self) -> None:
+        """Begin a sequence at random, where something stays for one."""
+        session = self.sessions[0]
+        if session.begin_info:
+            begun = {end.name: random_array(self._rng, end) for end in session.begin_info}
+            session.begin(begun)
+            self.original.begin(begun)
 
     def step(self, lengths: Sequence[int], chunk: int = 1) -> None:
         """Compare a step of `chunk` places of sessions of these lengths. Raises WrongNumbers."""
@@ -120,12 +133,8 @@ def _infos(model: Model) -> Iterator[StateInfo]:
 
 def _points(model: Model, capacity: int) -> Iterator[tuple[int, int]]:
     """Steps of every chunk behind nothing, one place, half of the capacity, and up to its end."""
-    for one, info in zip(model.variants, _infos(model), strict=True):
-        if info.sessions > 1:
-            continue
-        buffer, rows = next(iter(info.buffers.items()))
-        shape = next(end.shape for end in one.artifact.outputs if end.name == rows)
-        chunk = shape[info.axes[buffer]]
+    for step in steps_of(model.artifact):
+        chunk = n_places_of(step)
         for length in sorted({0, 1, (capacity - chunk) // 2, capacity - chunk}):
             yield chunk, length
 
@@ -149,27 +158,34 @@ def _drawn(rng: np.random.Generator, session: ModelSession, end: Endpoint, n: in
 class _Original:
     """The model's file in ONNX Runtime, at any length."""
 
-    def __init__(self, bound: BoundModel, growth: Growth, n_threads: int) -> None:
-        self._growth = growth
+    def __init__(self, bound: BoundModel, grown: Grown, n_threads: int) -> None:
+        self._growth = growth = grown.growth
         outline = read_outline(bound.path)
         self.rounds = _rounds(outline)
         self._types = {i.name: i.type.tensor_type.elem_type for i in outline.graph.input}
         self._run = onnxruntime_runner(bound.path, n_threads, optimise=False)
+        zeros = {
+            value.name: np.zeros(_shape(value, grown.first), self._dtype(value.name))
+            for value in outline.graph.input
+        }
+        self._first = zeros | self._computed(0, 1)
+        self._held = {name: zeros[name] for name in growth.held} | fed(outline, bound.constants)
+
+    def begin(self, inputs: Mapping[str, Array]) -> None:
+        """Take what stays for a sequence; what the file makes of it where there is no past."""
+        growth = self._growth
+        self._held |= inputs
+        if growth.flag and growth.passed:
+            flag = {growth.flag: np.zeros_like(self._held[growth.flag])}
+            found = self._run({**self._first, **inputs, **flag})
+            self._held |= {name: found[output] for name, output in growth.passed.items()}
 
     def run(
         self, inputs: Mapping[str, Array], states: Mapping[str, Array], length: int, chunk: int
     ) -> Mapping[str, Array]:
         """Outputs by name; new rows of a state alone."""
         growth, total = self._growth, length + chunk
-        feed = dict(inputs)
-        for name in growth.masks:
-            feed[name] = np.ones((1, total), self._dtype(name))
-        for name in growth.positions:
-            feed[name] = np.arange(length, total, dtype=self._dtype(name)).reshape(1, -1)
-        for name in growth.lasts:
-            feed[name] = np.full((1,), total - 1, self._dtype(name))
-        for name in growth.totals:
-            feed[name] = np.array(total, self._dtype(name))
+        feed = self._computed(length, total) | self._held | dict(inputs)
         for state, rows in zip(growth.states, states.values(), strict=True):
             feed[state] = rows.astype(self._dtype(state))
         found = dict(self._run(feed))
@@ -177,8 +193,26 @@ class _Original:
             found[output] = found[output].take(range(length, total), axis)
         return found
 
+    def _computed(self, length: int, total: int) -> dict[str, Array]:
+        """The inputs that follow from the length."""
+        growth = self._growth
+        found = {name: np.ones((1, total), self._dtype(name)) for name in growth.masks}
+        for name in growth.positions:
+            found[name] = np.arange(length, total, dtype=self._dtype(name)).reshape(1, -1)
+        for name in growth.lasts:
+            found[name] = np.full((1,), total - 1, self._dtype(name))
+        for name in growth.totals:
+            found[name] = np.array(total, self._dtype(name))
+        return found
+
     def _dtype(self, name: str) -> np.dtype[Any]:
         return np.dtype(helper.tensor_dtype_to_np_dtype(self._types[name]))
+
+
+def _shape(value: ValueInfoProto, shapes: Shapes) -> tuple[int, ...]:
+    """The shape of an input."""
+    dims = value.type.tensor_type.shape.dim
+    return shapes.get(value.name) or tuple(dim.dim_value for dim in dims)
 
 
 def _rounds(model: ModelProto) -> bool:

@@ -10,7 +10,7 @@ _HEADER = """\
 /* {name}: {model}, compiled by autotune {version} for {cpu}.
  *
  * A model may be called by any number of threads at once, and in the child of a fork. Outputs may
- * not overlap inputs. {name}_run allocates nothing. */
+ * not overlap inputs. {name}_{call} allocates nothing. */
 
 #ifndef {guard}_H
 #define {guard}_H
@@ -30,15 +30,15 @@ extern "C" {{
 
 {sizes}
 
-/* Status of {name}_create and {name}_run: {name}_strerror tells them as text. */
+/* Status of {name}_create and {name}_{call}: {name}_strerror tells them as text. */
 enum {{
   {guard}_OK = 0,
   {guard}_OTHER_CPU = 1,   /* this CPU lacks instructions that the network was compiled for */
   {guard}_NO_MEMORY = 2,
   {guard}_NO_ARGUMENT = 3, /* a pointer is null, or a number below zero */
   {guard}_OTHER_SHAPE = 4, /* no variant is for inputs of these shapes */
-  {guard}_NO_WEIGHTS = 5   /* the file of weights cannot be read, or is of another network */
-}};
+  {guard}_NO_WEIGHTS = 5{more}   /* the file of weights cannot be read, or is of another network */
+{statuses}}};
 
 /* All zeros are the defaults. */
 typedef struct {{
@@ -55,10 +55,7 @@ typedef struct {name}_model {name}_model;
 /* Make a model; `options` may be NULL. `*model` is NULL where the status is not {guard}_OK. */
 {guard}_API int {name}_create(const {name}_options *options, {name}_model **model);
 
-/* One inference. */
-{guard}_API int {name}_run({name}_model *model, const {name}_inputs *inputs,
-{indent}const {name}_outputs *outputs);
-
+{calls}
 /* Free a model that no thread is in a call of; NULL is none. */
 {guard}_API void {name}_destroy({name}_model *model);
 
@@ -75,13 +72,61 @@ typedef struct {name}_model {name}_model;
 """
 
 
+_CALL = """\
+/* One inference. */
+{guard}_API int {name}_run({name}_model *model, const {name}_inputs *inputs,
+{indent}const {name}_outputs *outputs);
+"""
+
+_STATUSES = """\
+  {guard}_FULL = 6,        /* the state has no room for so many places */
+  {guard}_NOT_BEGUN = 7    /* the model takes something once for a sequence, and has not got it */
+"""
+
+_SESSION = """\
+/* A state of the model, which stays in place. Each is for one thread at a time, any number share
+ * the model, which is destroyed after them. */
+typedef struct {name}_session {name}_session;
+
+{guard}_API int {name}_open({name}_model *model, {name}_session **session);
+{guard}_API void {name}_close({name}_session *session);
+{begin}
+/* Advance by n places. What has a row for each place has n of them. Where the status is not
+ * {guard}_OK the state is as it was. */
+{guard}_API int {name}_step({name}_session *session, int64_t n, const {name}_inputs *inputs,
+{indent}const {name}_outputs *outputs);
+
+/* The number of filled places, of {guard}_CAPACITY. */
+{guard}_API int64_t {name}_length(const {name}_session *session);
+
+/* Forget all places. */
+{guard}_API void {name}_reset({name}_session *session);
+"""
+
+_BEGIN = """
+{record}
+/* Begin a sequence with what stays for it; no place is filled then. */
+{guard}_API int {name}_begin({name}_session *session, const {name}_begin_inputs *inputs);
+"""
+
+
 def header(interface: LibraryInterface, is_separate: bool) -> str:
     """The text of NAME.h; `is_separate`: constants are a file of their own."""
     name, artifact = interface.name, interface.artifact
-    n = artifact.n_threads
+    n, guard = artifact.n_threads, name.upper()
+    known = {"name": name, "guard": guard}
+    is_stateful = interface.state is not None
+    begin = ""
+    if interface.begin:
+        record = _record(interface, "begin_inputs", interface.begin, "const ")
+        begin = _BEGIN.format(**known, record=record)
+    known["indent"] = " " * (2 * len(name) + 14)
     return _HEADER.format(
-        name=name,
-        guard=name.upper(),
+        **known,
+        call="step" if is_stateful else "run",
+        more="," if is_stateful else "",
+        statuses=_STATUSES.format(**known) if is_stateful else "",
+        calls=_SESSION.format(**known, begin=begin) if is_stateful else _CALL.format(**known),
         model=_comment(artifact.name),
         version=artifact.autotune_version,
         cpu=interface.target.cpu,
@@ -89,17 +134,22 @@ def header(interface: LibraryInterface, is_separate: bool) -> str:
         threads=f"{n} thread" if n == 1 else f"{n} threads",
         weights="beside the library" if is_separate else "none is needed",
         inputs=_record(interface, "inputs", interface.inputs, "const "),
-        indent=" " * (2 * len(name) + 14),
         outputs=_record(interface, "outputs", interface.outputs, ""),
     )
 
 
 def _sizes(interface: LibraryInterface) -> Iterator[str]:
-    """Numbers of elements, for each variant where they differ."""
-    for tensor in (*interface.inputs, *interface.outputs):
-        kind = "INPUT" if tensor in interface.inputs else "OUTPUT"
+    """Numbers of elements, for each variant where they differ; of a step for each place."""
+    if interface.state is not None:
+        yield f"#define {interface.name.upper()}_CAPACITY {interface.state.capacity}"
+    sides = {"INPUT": interface.inputs, "OUTPUT": interface.outputs, "BEGIN": interface.begin}
+    for kind, tensor in ((kind, tensor) for kind, side in sides.items() for tensor in side):
         macro = f"{interface.name.upper()}_{kind}_{tensor.identifier.upper()}_COUNT"
         shapes = [" x ".join(map(str, end.shape)) or "scalar" for end in tensor.ends]
+        if interface.state is not None and not tensor.is_fixed:
+            last = min(zip(tensor.counts, shapes, strict=True))
+            yield f"#define {macro} {last[0]} /* for each place: {last[1]} */"
+            continue
         if tensor.is_fixed:
             yield f"#define {macro} {tensor.counts[0]} /* {shapes[0]} */"
             continue
@@ -114,7 +164,7 @@ def _record(interface: LibraryInterface, kind: str, tensors: tuple[Tensor, ...],
         end = tensor.first
         what = f"{_comment(end.name)}: {end.dtype}"
         fields.append(f"  {const}{tensor.c_type} *{tensor.identifier}; /* {what} */")
-        if const and not tensor.is_fixed:
+        if const and not tensor.is_fixed and interface.state is None:
             fields.append(f"  int64_t {tensor.identifier}_shape[{max(len(end.shape), 1)}];")
     lines = fields or ["  char none;"]
     return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_{kind};", ""])

@@ -11,7 +11,9 @@ from typing import Any
 
 from autotune.errors import ArtifactError
 from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.artifact.steps import begin_of, steps_of
 from autotune.network.export.naming import identifiers
+from autotune.network.export.stateful import StateLayout, of_state, state_layout
 from autotune.target import Target, needed_features
 
 C_TYPES: Mapping[str, str] = {
@@ -56,12 +58,18 @@ class Tensor:
 
 @dataclass(frozen=True)
 class LibraryInterface:
-    """Of the library `name` of `artifact`."""
+    """Of the library `name` of `artifact`.
+
+    `inputs`, `outputs`: arrays of the caller's; of a model with a state those of a step, and
+    `begin` those that it takes once for a sequence.
+    """
 
     name: str
     artifact: Artifact
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    begin: tuple[Tensor, ...] = ()
+    state: StateLayout | None = None
 
     @property
     def variants(self) -> tuple[Artifact, ...]:
@@ -85,22 +93,27 @@ class LibraryInterface:
                 "threads": self.artifact.n_threads,
                 "inputs": [_described(tensor) for tensor in self.inputs],
                 "outputs": [_described(tensor) for tensor in self.outputs],
+                **({"capacity": self.state.capacity} if self.state else {}),
             }
         )
 
 
 def interface_of(artifact: Artifact, name: str) -> LibraryInterface:
     """Raises ArtifactError for a network that no library of C can have."""
-    variants = artifact.variants
-    sides = [[v.inputs for v in variants], [v.outputs for v in variants]]
-    inputs, outputs = (tuple(_tensors(side)) for side in sides)
-    for tensor in (*inputs, *outputs):
+    steps, own = steps_of(artifact), of_state(artifact)
+    sides = [[v.inputs for v in steps], [v.outputs for v in steps]]
+    inputs, outputs = (
+        tuple(t for t in _tensors(side) if t.first.name not in own) for side in sides
+    )
+    first = begin_of(artifact)
+    begin = tuple(_tensors([first.inputs])) if first is not None else ()
+    for tensor in (*inputs, *outputs, *begin):
         if tensor.first.dtype not in C_TYPES:
             raise ArtifactError(
                 f"'{tensor.first.name}' is of {tensor.first.dtype}, which C has no type for",
                 "cast it to another type in the model",
             )
-    return LibraryInterface(name, artifact, inputs, outputs)
+    return LibraryInterface(name, artifact, inputs, outputs, begin, state_layout(artifact))
 
 
 def _tensors(side: Sequence[tuple[Endpoint, ...]]) -> list[Tensor]:

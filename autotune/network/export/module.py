@@ -137,6 +137,11 @@ def write_module(artifact: Artifact, name: str, folder: Path, is_separate: bool)
     OutputError where something cannot be written.
     """
     require_whole(artifact)
+    if artifact.state is not None:
+        raise ArtifactError(
+            f"'{artifact.name}' has a state, which modules of WebAssembly do not keep",
+            "compile it for a CPU: a library of C keeps the state",
+        )
     interface = interface_of(artifact, name)
     constants = artifact.constants.data
     files: dict[str, bytes] = {f"{name}.wasm": artifact.image.data}

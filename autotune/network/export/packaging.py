@@ -70,6 +70,43 @@ int main(void) {{
 }}
 """
 
+_EXAMPLE_OF_STATE = """\
+/* cc example.c -I. -L. -l{name} -Wl,-rpath,'$ORIGIN' -o example && ./example */
+
+#include "{name}.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(void) {{
+  {name}_model *model;
+  {name}_session *session = NULL;
+  {name}_inputs inputs = {{0}};
+  {name}_outputs outputs = {{0}};
+{record}  int status = {name}_create(NULL, &model);
+  if (!status) status = {name}_open(model, &session);
+  if (status) {{
+    fprintf(stderr, "%s\\n", {name}_strerror(status));
+    return 1;
+  }}
+{arrays}
+{begin}  for (int n = 0; n < 3 && !status; n++) status = {name}_step(session, 1, &inputs, &outputs);
+  if (status)
+    fprintf(stderr, "%s\\n", {name}_strerror(status));
+  else
+{shown}
+{frees}
+  {name}_close(session);
+  {name}_destroy(model);
+  return status != 0;
+}}
+"""
+
+_EXAMPLE_BEGIN = (
+    "  {name}_begin_inputs begun = {{0}};\n",
+    "  status = {name}_begin(session, &begun);\n",
+)
+
 _RUST = """\
 // rustc example.rs -L. -C link-arg=-Wl,-rpath,'$ORIGIN' && ./example
 
@@ -187,6 +224,35 @@ same bits on any number of threads. A process may fork; the child can call the m
 """
 
 
+_README_OF_STATE = """\
+# {name}
+
+{model}, compiled by autotune {version} for {cpu}. The library needs the C library alone.
+
+| file | |
+|---|---|
+| `{name}.h` | the interface |
+| `lib{name}.so`, `lib{name}.a` | link one of them |
+{weights}| `{name}.pc`, `{name}Config.cmake` | for pkg-config and CMake |
+| `example.c` | steps on zeros |
+
+The model has a state, which a session keeps: {name}_open, {name}_step for any number of places,
+{name}_length, {name}_reset, {name}_close. Shapes are those of the steps that a longer one is made
+of.
+
+{tensors}
+
+C, C++:
+
+    cc example.c -I. -L. -l{name} -Wl,-rpath,'$ORIGIN' -o example && ./example
+    cc example.c -I. lib{name}.a {libraries} -o example && ./example
+
+A call divides its work among {threads} threads of a team that all libraries of the process share;
+`options.threads` says another number. Sessions share the model; each is for one thread at a time.
+Give `options.callers` as many places as there are calls at once, others wait.
+"""
+
+
 def linked_with(interface: LibraryInterface) -> tuple[str, ...]:
     """Options for the parts of the C library that the network calls: libm for doubles alone."""
     is_math = not interface.artifact.image.imports.keys() <= _LIBC
@@ -207,28 +273,34 @@ def companions(interface: LibraryInterface, is_separate: bool) -> dict[str, str]
     feed = ", ".join(f'"{t.first.name}": {t.identifier}' for t in interface.inputs)
     weights = f"| `{name}.weights` | the weights, beside the library |\n" if is_separate else ""
     threads = artifact.n_threads
-    return {
+    found = {
         f"{name}.pc": _PC.format(**known),
         f"{name}Config.cmake": _CMAKE.format(**known),
         "example.c": _example(interface),
-        "example.rs": _rust(interface),
-        "example.mjs": _node(interface),
-        "README.md": _README.format(
-            **known, tensors=table_of(interface), feed=feed, threads=threads, weights=weights
-        ),
     }
+    if interface.state is not None:
+        readme = _README_OF_STATE.format(
+            **known, tensors=table_of(interface), threads=threads, weights=weights
+        )
+        return {**found, "README.md": readme}
+    readme = _README.format(
+        **known, tensors=table_of(interface), feed=feed, threads=threads, weights=weights
+    )
+    languages = {"example.rs": _rust(interface), "example.mjs": _node(interface)}
+    return {**found, **languages, "README.md": readme}
 
 
 def _example(interface: LibraryInterface) -> str:
     name, inputs, outputs = interface.name, interface.inputs, interface.outputs
+    sides = {"inputs": inputs, "outputs": outputs, "begun": interface.begin}
     arrays = []
-    for kind, tensors in (("inputs", inputs), ("outputs", outputs)):
+    for kind, tensors in sides.items():
         for tensor in tensors:
-            count = _count(interface, kind[:-1], tensor)
+            count = _count(interface, kind, tensor)
             cast = f"({tensor.c_type} *)"
             size = f"sizeof({tensor.c_type})"
             arrays.append(f"  {kind}.{tensor.identifier} = {cast}calloc({count} + 1, {size});")
-            if kind == "inputs" and not tensor.is_fixed:
+            if kind == "inputs" and not tensor.is_fixed and interface.state is None:
                 arrays += [
                     f"  {kind}.{tensor.identifier}_shape[{n}] = {extent};"
                     for n, extent in enumerate(tensor.first.shape)
@@ -238,8 +310,18 @@ def _example(interface: LibraryInterface) -> str:
     ]
     frees = [f"  free(outputs.{t.identifier});" for t in outputs]
     frees += [f"  free((void *)inputs.{t.identifier});" for t in inputs]
+    frees += [f"  free((void *)begun.{t.identifier});" for t in interface.begin]
     body = shown[0] if len(shown) == 1 else "\n".join(["  {", *shown, "  }"])
-    return _EXAMPLE.format(name=name, arrays="\n".join(arrays), shown=body, frees="\n".join(frees))
+    text = _EXAMPLE if interface.state is None else _EXAMPLE_OF_STATE
+    begin = _EXAMPLE_BEGIN if interface.begin else ("", "")
+    return text.format(
+        name=name,
+        arrays="\n".join(arrays),
+        shown=body,
+        frees="\n".join(frees),
+        record=begin[0].format(name=name),
+        begin=begin[1].format(name=name),
+    )
 
 
 def _rust(interface: LibraryInterface) -> str:
@@ -296,9 +378,13 @@ def _node(interface: LibraryInterface) -> str:
     )
 
 
+_SIDES = {"inputs": "INPUT", "outputs": "OUTPUT", "begun": "BEGIN"}
+
+
 def _count(interface: LibraryInterface, kind: str, tensor: Tensor) -> str:
-    end = "" if tensor.is_fixed else "_0"
-    return f"{interface.name.upper()}_{kind.upper()}_{tensor.identifier.upper()}_COUNT{end}"
+    end = "" if tensor.is_fixed or interface.state else "_0"
+    side, name = _SIDES[kind], interface.name.upper()
+    return f"{name}_{side}_{tensor.identifier.upper()}_COUNT{end}"
 
 
 def table_of(interface: LibraryInterface) -> str:

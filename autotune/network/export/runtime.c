@@ -263,17 +263,6 @@ static void release(M(model) *m, Caller *c) {
 
 /* One inference -------------------------------------------------------------------------------- */
 
-static const Variant *variant_of(const int64_t *const *shapes) {
-  for (int k = 0; k < N_VARIANTS; k++) {
-    int n, fits = 1;
-    for (n = 0; n < N_INPUTS && fits; n++)
-      fits = !shapes[n] || !memcmp(shapes[n], variants[k].inputs[n].shape,
-                                   8 * (size_t)variants[k].inputs[n].rank);
-    if (fits) return &variants[k];
-  }
-  return NULL;
-}
-
 static float half_value(uint16_t half) {
   uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, rest = half & 1023;
   uint32_t bits;
@@ -363,7 +352,7 @@ static char *window(const Port *p, void *table) {
 static void compute(const Variant *v, Caller *c, int64_t n_threads, const void *const *inputs,
                     void *const *outputs) {
   void *table = c->places[v - variants].table;
-  for (int n = 0; n < N_INPUTS; n++) {
+  for (int n = 0; n < v->n_inputs; n++) {
     const Port *p = &v->inputs[n];
     const char *array = inputs[n];
     if (p->kind != PLAIN) {
@@ -375,40 +364,19 @@ static void compute(const Variant *v, Caller *c, int64_t n_threads, const void *
     else
       move(p, window(p, table), (char *)(intptr_t)array, 1);
   }
-  for (int n = 0; n < N_OUTPUTS; n++) {
+  for (int n = 0; n < v->n_outputs; n++) {
     const Port *p = &v->outputs[n];
     if (p->n_axes < 0)
       WORD(table, 8 * p->slot) =
           (int64_t)(intptr_t)(p->kind == PLAIN ? (char *)outputs[n] : c->staging + p->staging);
   }
   v->run(table, n_threads);
-  for (int n = 0; n < N_OUTPUTS; n++) {
+  for (int n = 0; n < v->n_outputs; n++) {
     const Port *p = &v->outputs[n];
     char *array = p->kind == PLAIN ? outputs[n] : c->staging + p->staging;
     if (p->n_axes >= 0) move(p, window(p, table), array, 0);
     if (p->kind != PLAIN) narrow(p->kind, p->count, (float *)(void *)array, outputs[n]);
   }
-}
-
-int M(run)(M(model) *m, const M(inputs) *in, const M(outputs) *out) {
-  const void *inputs[N_INPUTS + 1];
-  const int64_t *shapes[N_INPUTS + 1];
-  void *outputs[N_OUTPUTS + 1];
-  const Variant *v;
-  Caller *c;
-  if (!m || (!in && N_INPUTS) || !out) return S(NO_ARGUMENT);
-  arrays_of(in, out, inputs, shapes, outputs);
-  v = variant_of(shapes);
-  if (!v) return S(OTHER_SHAPE);
-  for (int n = 0; n < N_INPUTS; n++)
-    if (!inputs[n] && v->inputs[n].count) return S(NO_ARGUMENT);
-  for (int n = 0; n < N_OUTPUTS; n++)
-    if (!outputs[n] && v->outputs[n].count) return S(NO_ARGUMENT);
-  after_fork(m, generation(TEAM_SYMBOL));
-  c = take(m);
-  compute(v, c, m->n_threads, inputs, outputs);
-  release(m, c);
-  return S(OK);
 }
 
 const char *M(strerror)(int status) {
@@ -419,6 +387,10 @@ const char *M(strerror)(int status) {
     case S(NO_ARGUMENT): return "an argument is missing, or cannot be";
     case S(OTHER_SHAPE): return "the network was not compiled for inputs of these shapes";
     case S(NO_WEIGHTS): return "the file of weights cannot be read, or is of another network";
+#if HAS_STATE
+    case S(FULL): return "the state has no room for so many places";
+    case S(NOT_BEGUN): return "no sequence has begun";
+#endif
     default: return "no status of this library";
   }
 }

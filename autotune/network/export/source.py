@@ -9,9 +9,11 @@ from importlib.resources import files
 from autotune.codegen import team, team_code
 from autotune.dtypes import dtype_bytes
 from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.artifact.steps import begin_of, steps_of
 from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, RUN, entry_name
 from autotune.network.export.assembly import TEAM_SYMBOL
-from autotune.network.export.interface import LibraryInterface
+from autotune.network.export.interface import LibraryInterface, Tensor
+from autotune.network.export.stateful import of_state, state_tables
 from autotune.pages import CACHE_LINE
 from autotune.target import Target, cpuid, needed_features
 from autotune.target.isa import Architecture
@@ -71,7 +73,7 @@ typedef struct {{
 
 typedef struct {{
   const Port *inputs, *outputs;
-  int n_slots, n_kernels;
+  int n_inputs, n_outputs, n_slots, n_kernels;
   const char *kernels;
   void (*run)(void *, int64_t);
 }} Variant;
@@ -81,12 +83,14 @@ typedef struct {{
 def source(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str:
     """The text of NAME.c. `digest`: of the constants, which are a file where `is_separate`."""
     probe = interface.target.architecture.probe
+    calls = "session.c" if interface.state else "call.c"
     parts = [
         _head(interface, is_separate),
         *_tables(interface),
         _constants(interface, digest, is_separate),
         _arrays(interface),
-        *(text_of(file) for file in ("linux.c", probe, "runtime.c")),
+        *state_tables(interface.state),
+        *(text_of(file) for file in ("linux.c", probe, "runtime.c", calls)),
     ]
     return "\n".join(parts)
 
@@ -112,8 +116,8 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
     most_axes = max([1, *(len(p.window[0]) for p in _ports(interface) if p.window)])
     numbers = {
         "N_VARIANTS": len(interface.variants),
-        "N_INPUTS": len(interface.inputs),
-        "N_OUTPUTS": len(interface.outputs),
+        "N_INPUTS": max(len(v.inputs) for v in interface.variants),
+        "N_OUTPUTS": max(len(v.outputs) for v in interface.variants),
         "N_THREADS": interface.artifact.n_threads,
         "MOST_AXES": most_axes,
         "ARENA": ARENA,
@@ -150,8 +154,8 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
 
 
 def _ports(interface: LibraryInterface) -> Iterator[Endpoint]:
-    for tensor in (*interface.inputs, *interface.outputs):
-        yield from tensor.ends
+    for variant in interface.variants:
+        yield from (*variant.inputs, *variant.outputs)
 
 
 def _vector_bytes(target: Target) -> int:
@@ -186,9 +190,10 @@ def is_converted(end: Endpoint) -> bool:
 def _staging(variant: Artifact) -> tuple[dict[str, int], int]:
     """Where ports that are converted are kept meanwhile, and bytes of all."""
     places, at = {}, 0
+    own = of_state(variant)  # as they are stored
     for side, ends in (("in", variant.inputs), ("out", variant.outputs)):
         for end in ends:
-            if is_converted(end):
+            if is_converted(end) and end.name not in own:
                 places[f"{side} {end.name}"] = at
                 at += _aligned(math.prod(end.shape) * dtype_bytes(end.stored))
     return places, at
@@ -214,7 +219,8 @@ def _tables(interface: LibraryInterface) -> Iterator[str]:
         kernels = functions[entry_name(KERNELS, variant.entry)]
         run = functions[entry_name(RUN, variant.entry)]
         rows.append(
-            f"  {{inputs_{k}, outputs_{k}, {variant.n_bases}, {len(variant.kernels)}, {kernels}, "
+            f"  {{inputs_{k}, outputs_{k}, {len(variant.inputs)}, {len(variant.outputs)}, "
+            f"{variant.n_bases}, {len(variant.kernels)}, {kernels}, "
             f"{run}}}"
         )
     yield "static const Variant variants[] = {\n" + ",\n".join(rows) + "\n};"
@@ -231,7 +237,7 @@ def _port_table(
         for what, numbers in lists.items():
             values = ", ".join(map(str, numbers)) or "0"
             yield f"static const int64_t {table}_{n}_{what}[] = {{{values}}};"
-        kind = _KINDS[end.dtype] if is_converted(end) else "PLAIN"
+        kind = _KINDS[end.dtype] if f"{side} {end.name}" in places else "PLAIN"
         window, strides = (
             (f"{table}_{n}_window", f"{table}_{n}_strides") if end.window else ("NULL", "NULL")
         )
@@ -260,24 +266,53 @@ def _constants(interface: LibraryInterface, digest: bytes, is_separate: bool) ->
 
 
 def _arrays(interface: LibraryInterface) -> str:
-    """A function that lists the fields of a call's records."""
-    lines = []
-    for n, tensor in enumerate(interface.inputs):
-        lines.append(f"  inputs[{n}] = in->{tensor.identifier};")
-        shape = "NULL" if tensor.is_fixed else f"in->{tensor.identifier}_shape"
-        lines.append(f"  shapes[{n}] = {shape};")
-    lines += [f"  outputs[{n}] = out->{t.identifier};" for n, t in enumerate(interface.outputs)]
+    """Functions that list the fields of a call's records."""
     name = interface.name
-    return "\n".join(
-        [
+    if interface.state is None:
+        lines = []
+        for n, tensor in enumerate(interface.inputs):
+            lines.append(f"  inputs[{n}] = in->{tensor.identifier};")
+            shape = "NULL" if tensor.is_fixed else f"in->{tensor.identifier}_shape"
+            lines.append(f"  shapes[{n}] = {shape};")
+        lines += [f"  outputs[{n}] = out->{t.identifier};" for n, t in enumerate(interface.outputs)]
+        text = [
             f"static void arrays_of(const {name}_inputs *in, const {name}_outputs *out,",
-            "                      const void **inputs, const int64_t **shapes, void **outputs) {",
+            "                      const void **inputs, const int64_t **shapes,",
+            "                      void **outputs) {",
             "  (void)in, (void)out, (void)inputs, (void)shapes, (void)outputs;",
             *lines,
             "}",
-            "",
         ]
-    )
+        return "\n".join([*text, ""])
+    step = steps_of(interface.artifact)[0]
+    given = _fields(interface.inputs, step.inputs, "inputs", "in")
+    made = _fields(interface.outputs, step.outputs, "outputs", "out")
+    text = [
+        f"static void arrays_of(const {name}_inputs *in, const {name}_outputs *out,",
+        "                      void **inputs, void **outputs) {",
+        "  (void)in, (void)out, (void)inputs, (void)outputs;",
+        *given,
+        *made,
+        "}",
+    ]
+    begin = begin_of(interface.artifact)
+    if begin is not None:
+        text += [
+            f"static void begin_arrays_of(const {name}_begin_inputs *in, void **inputs) {{",
+            *_fields(interface.begin, begin.inputs, "inputs", "in"),
+            "}",
+        ]
+    return "\n".join([*text, ""])
+
+
+def _fields(
+    tensors: Iterable[Tensor], ends: tuple[Endpoint, ...], arrays: str, record: str
+) -> Iterator[str]:
+    """The address of each port, of a field of the caller's; NULL for those of a session."""
+    fields = {tensor.first.name: tensor.identifier for tensor in tensors}
+    for n, end in enumerate(ends):
+        field = fields.get(end.name)
+        yield f"  {arrays}[{n}] = {f'(void *){record}->{field}' if field else 'NULL'};"
 
 
 def _quoted(text: str) -> str:

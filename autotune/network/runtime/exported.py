@@ -64,6 +64,11 @@ class ExportedModel:
                 "give a libNAME.so of export",
             ) from error
         self.signature: dict[str, Any] = json.loads(text)
+        if "capacity" in self.signature:
+            raise ArtifactError(
+                f"'{path}' has a state, which programs in C keep",
+                "in Python load the artifact: `autotune.load(FILE).session()`",
+            )
         self._error = self._function(f"{name}_strerror", ctypes.c_char_p, ctypes.c_int)
         self._run = self._function(f"{name}_run", ctypes.c_int, *[ctypes.c_void_p] * 3)
         self.input_info = tuple(map(_port, self.signature["inputs"]))

@@ -109,7 +109,8 @@ class Model:
         self._halves = {end.name: end.numpy_dtype for end in halves}
         others = artifact.others
         self._others = tuple(Model(other, self.n_threads, self._memory) for other in others)
-        self._appends = artifact.state is not None and bool(artifact.state.buffers)
+        state = artifact.state
+        self._appends = state is not None and bool(state.buffers or state.held)
         self._telling, self._by_shape = (None, {}) if self._appends else telling_shapes(artifact)
         self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
         self._direct = None

@@ -7,7 +7,8 @@
 
 A step of n places runs the largest variants that fit, one after another, over one copy of the
 weights. New rows of a state are written behind the filled ones of its buffer by the kernels that
-compute them; what is replaced as a whole alternates between two arrays.
+compute them; what is replaced as a whole alternates between two arrays. What an encoder gives is
+taken once, by `begin`, which computes of it what all steps read.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from autotune.files import open_input, replacing
 from autotune.graph.state import StateInfo, of_session
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.container import ZIP_ERRORS
+from autotune.network.artifact.steps import axes_of_places, n_places_of, steps_of
 from autotune.network.runtime.arguments import in_order, require_input, require_names
 from autotune.network.runtime.sampling import sampler
 
@@ -68,14 +70,18 @@ class ModelSession:
         self.model, self._info = model, model.artifact.state
         self._lock = threading.Lock()
         first = model.artifact
-        ends = {end.name: end for end in (*first.inputs, *first.outputs)}
+        self._ends = ends = {end.name: end for end in (*first.inputs, *first.outputs)}
         self._buffers = {name: _memory(ends[name]) for name in self._info.buffers}
         self._arrays = {
             name: [_memory(ends[name]), _memory(ends[name])] for name in self._info.replaced
         }
         self._filled = np.zeros(1, np.int64)
         self._places: dict[tuple[Stateful, int], list[tuple[int, int, int, int]]] = {}
-        steps = [_Step(self, one, _chunk(one)) for one in model.variants]
+        self._held: Mapping[str, Array] | None = None if self._info.held else {}
+        self._begin = next((one for one in model.variants if _info(one).begins), None)
+        advancing = [one for one in model.variants if one is not self._begin]
+        axes = axes_of_places(steps_of(first))
+        steps = [_Step(self, one, n_places_of(one.artifact), axes) for one in advancing]
         steps.sort(key=lambda step: (-step.sessions, -step.size))
         self._steps = [step for step in steps if step.sessions == 1]
         self._together = [step for step in steps if step.sessions > 1]
@@ -100,8 +106,35 @@ class ModelSession:
         """The outputs of a step, at its smallest number of places."""
         return self._steps[-1].outputs
 
+    @property
+    def begin_info(self) -> tuple[Endpoint, ...]:
+        """The inputs that stay for a sequence, as `begin` takes them."""
+        return self._begin.artifact.inputs if self._begin is not None else ()
+
     def __repr__(self) -> str:
         return f"Session({self.model.artifact.name}, {self.length} of {self.capacity} places)"
+
+    def begin(self, *inputs: Any, **named: Any) -> None:
+        """Begin a sequence with what stays for it, such as the hidden states of an encoder.
+
+        `inputs`: in the order of `begin_info`, or by name, also as one mapping. Nothing is filled
+        then. Raises UsageError for inputs that do not fit, and while another thread is in a step;
+        then the state is as it was.
+        """
+        is_mapping = len(inputs) == 1 and isinstance(inputs[0], Mapping)
+        by_name = inputs[0] if is_mapping else in_order(self.begin_info, inputs) if inputs else {}
+        given = {**by_name, **named}
+        require_names(self.begin_info, given)
+        checked = {
+            end.name: require_input(end, end.numpy_dtype, _as_stated(given[end.name], end))
+            for end in self.begin_info
+        }
+        with self._alone():
+            if self._begin is not None:
+                held = {end.name: _memory(end) for end in self._begin.artifact.outputs}
+                self._begin.run_bound(checked, held, {})
+                self._held = held
+            self._forget()
 
     def step(self, *inputs: Any, **named: Any) -> Any:
         """Advance by the places of the inputs; the output, or a tuple of several.
@@ -165,11 +198,14 @@ class ModelSession:
         return found[0]
 
     def reset(self) -> None:
-        """Forget everything: no place is filled."""
+        """Forget all places; what `begin` was given stays."""
         with self._alone():
-            self._filled[0] = 0
-            for pair in self._arrays.values():
-                pair[0][...] = 0
+            self._forget()
+
+    def _forget(self) -> None:
+        self._filled[0] = 0
+        for pair in self._arrays.values():
+            pair[0][...] = 0
 
     def truncate(self, length: int) -> None:
         """Forget the places from `length` on. Raises UsageError where there are not so many."""
@@ -184,7 +220,7 @@ class ModelSession:
         """Another session with a copy of the state, as for beams and shared prefixes."""
         with self._alone():
             other = ModelSession(self.model)
-            other._filled[:] = self._filled
+            other._filled[:], other._held = self._filled, self._held
             for name in self.buffers:
                 other.rows(name, 0, self.length)[...] = self.rows(name, 0, self.length)
             for name, pair in self._arrays.items():
@@ -196,6 +232,7 @@ class ModelSession:
         with self._alone():
             arrays = {name: self.rows(name, 0, self.length) for name in self.buffers}
             arrays |= {name: pair[0] for name, pair in self._arrays.items()}
+            arrays |= self._held or {}
             told = json.dumps([self.model.artifact.model_hash, self.length])
             plain = {f"state/{name}": _plain(array) for name, array in arrays.items()}
             with replacing(Path(path)) as file:
@@ -215,6 +252,21 @@ class ModelSession:
             for name, pair in self._arrays.items():
                 pair[0][...] = arrays[name].view(pair[0].dtype)
             self._filled[0] = length
+            self._held = self._held_in(arrays)
+
+    @property
+    def _held_ends(self) -> tuple[Endpoint, ...]:
+        return self._begin.artifact.outputs if self._begin is not None else ()
+
+    def _held_in(self, arrays: Mapping[str, Array]) -> dict[str, Array] | None:
+        """What `begin` has left, from a file; None where it had not been called."""
+        found = {}
+        for end in self._held_ends:
+            if end.name not in arrays:
+                return None
+            found[end.name] = _memory(end)
+            found[end.name][...] = arrays[end.name].view(found[end.name].dtype)
+        return found
 
     # --- parts, for checks and other runtimes ---
 
@@ -227,6 +279,18 @@ class ModelSession:
         """Places of a buffer, in place."""
         before = (slice(None),) * self._info.axes[buffer]
         return self._buffers[buffer][(*before, slice(begin, end))]
+
+    def n_places(self, inputs: Mapping[str, Any]) -> int:
+        """The number of places that inputs of a step are for. Raises UsageError for others."""
+        return self._steps[-1].n_places(inputs)
+
+    def move(self, length: int) -> None:
+        """Go on in other memory with the first places: arrays that `rows` gave stay as they are."""
+        former = {name: self.rows(name, 0, length) for name in self.buffers}
+        self._buffers = {name: _memory(self._ends[name]) for name in former}
+        self._places.clear()
+        for name, rows in former.items():
+            self.rows(name, 0, length)[...] = rows
 
     def assume(self, length: int) -> None:
         """Let so many places count as filled, with what is in their rows."""
@@ -244,6 +308,12 @@ class ModelSession:
     def _advance(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         last = self._steps[-1]
         n = last.n_places(inputs)
+        if self._held is None:
+            names = ", ".join(f"'{end.name}'" for end in self.begin_info)
+            raise UsageError(
+                f"no sequence has begun: the model takes {names} once for one",
+                "call `session.begin` with it before the first step",
+            )
         if self.capacity and self.length + n > self.capacity:
             raise UsageError(
                 f"{n} more places do not fit: {self.length} of {self.capacity} are filled",
@@ -307,6 +377,7 @@ class ModelSession:
             )
         wanted = {name: self.rows(name, 0, length).shape for name in self.buffers}
         wanted |= {name: pair[0].shape for name, pair in self._arrays.items()}
+        wanted |= {end.name: end.shape for end in self._held_ends if end.name in arrays}
         if any(name not in arrays or arrays[name].shape != s for name, s in wanted.items()):
             raise _no_state(path)
         return arrays, length
@@ -351,15 +422,17 @@ def step_together(
 class _Step:
     """A variant of the model, with its places in memory bound to a session's."""
 
-    def __init__(self, session: ModelSession, model: Stateful, size: int) -> None:
+    def __init__(
+        self, session: ModelSession, model: Stateful, size: int, axes: Mapping[str, int]
+    ) -> None:
         self.session, self.model, self.size = session, model, size
         artifact, info = model.artifact, _info(model)
         self.sessions = info.sessions
-        given = {*info.buffers, *info.replaced, info.filled}
+        given = {*info.buffers, *info.replaced, *info.held, info.filled}
         made = {*info.buffers.values(), *info.replaced.values()}
         self.inputs = tuple(e for e in artifact.inputs if e.name not in given)
         self.outputs = tuple(e for e in artifact.outputs if e.name not in made)
-        self.axes = _axes(session.model)
+        self.axes = axes
 
     def n_places(self, inputs: Mapping[str, Any]) -> int:
         """The number of places that inputs are for. Raises UsageError for other names."""
@@ -381,9 +454,7 @@ class _Step:
                 shape[self.axes[end.name]] = n
             shape[:1] = [sessions * extent for extent in shape[:1]]
             wanted = Endpoint(end.name, tuple(shape), end.dtype, end.base, is_native=end.is_native)
-            given = np.asarray(inputs[end.name])
-            if given.dtype != end.numpy_dtype and given.dtype.kind in "iu" and not end.is_float:
-                given = given.astype(end.numpy_dtype)
+            given = _as_stated(inputs[end.name], end)
             found[end.name] = require_input(wanted, end.numpy_dtype, given)
         return found
 
@@ -410,7 +481,8 @@ class _Step:
     ) -> dict[str, Array]:
         """The outputs of a step of as many sessions as it is for; their lengths stay."""
         info = sessions[0]._info
-        given, out, places = dict(inputs), dict[str, Array](), dict[int, int]()
+        given = {**inputs, **(sessions[0]._held or {})}
+        out, places = dict[str, Array](), dict[int, int]()
         if info.filled:
             given[info.filled] = np.concatenate([session._filled for session in sessions])
         for n, session in enumerate(sessions):
@@ -447,34 +519,17 @@ class _Step:
         return of_session(name, n) if self.sessions > 1 else name
 
 
-def _chunk(model: Stateful) -> int:
-    """New places of a call; 0 where no state grows."""
-    shapes, state = {end.name: end.shape for end in model.artifact.outputs}, _info(model)
-    return next((shapes[rows][state.axes[name]] for name, rows in state.buffers.items()), 0)
-
-
 def _info(model: Stateful) -> StateInfo:
     assert model.artifact.state is not None
     return model.artifact.state
 
 
-def _axes(model: Stateful) -> dict[str, int]:
-    """The dimension of new places of each port: that in which the variants differ, and of a single
-    variant the second one, (batch, places, …)."""
-    shapes: dict[str, list[tuple[int, ...]]] = {}
-    alone = [one for one in model.variants if _info(one).sessions == 1]
-    if len(alone) == 1:
-        ports, n = (*alone[0].artifact.inputs, *alone[0].artifact.outputs), _chunk(alone[0])
-        return {end.name: 1 for end in ports if n and end.shape[1:2] == (n,)}
-    for one in alone:
-        for end in (*one.artifact.inputs, *one.artifact.outputs):
-            shapes.setdefault(end.name, []).append(end.shape)
-    found = {}
-    for name, known in shapes.items():
-        moved = [d for d, extents in enumerate(zip(*known, strict=True)) if len({*extents}) > 1]
-        if len(moved) == 1:
-            found[name] = moved[0]
-    return found
+def _as_stated(value: Any, end: Endpoint) -> Array:
+    """An array; integers of another type in that of an input."""
+    given = np.asarray(value)
+    if given.dtype != end.numpy_dtype and given.dtype.kind in "iu" and not end.is_float:
+        return given.astype(end.numpy_dtype)
+    return given
 
 
 def _memory(end: Endpoint) -> Array:
