@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from autotune.api.compile.benching import bench_tokens as bench_tokens
     from autotune.api.compile.compiling import compile as compile
     from autotune.api.exporting import export as export
+    from autotune.api.quantising import Quantised as Quantised
+    from autotune.api.quantising import quantise as quantise
     from autotune.api.reporting import report as report
     from autotune.api.te.schedule import Schedule as Schedule
     from autotune.api.te.schedule import StageSchedule as StageSchedule
@@ -114,6 +116,7 @@ _NAMES = {
     "autotune.api.compile.benching": ("bench", "bench_tokens"),
     "autotune.api.compile.compiling": ("compile",),
     "autotune.api.exporting": ("export",),
+    "autotune.api.quantising": ("Quantised", "quantise"),
     "autotune.api.reporting": ("report",),
     "autotune.api.tune.model": ("resume", "resuming", "tune", "tuning"),
     "autotune.api.te.schedule": ("Schedule", "StageSchedule"),

@@ -23,6 +23,8 @@ AUTO = "auto"
 PRECISION_NAMES = (*PRECISIONS, AUTO)
 AUTO_MAX_ERROR = 2e-2
 """The largest error of a network in precision `auto`, unless another is given."""
+LEAST_AGREEMENT = 0.995
+"""The least share of labels that a quantised network has in common with float32, likewise."""
 PRESETS = ("quick", "full", "ci")
 MOST_TRIALS = 1_000_000_000
 MOST_THREADS = 1_000_000

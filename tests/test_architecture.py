@@ -177,8 +177,8 @@ def test_functions_below_the_facade_take_records() -> None:
             assert is_facade or len(names) <= MOST_PARAMETERS, f"{path}:{node.lineno}: {names}"
 
 
-ABOVE_RUNTIME = ("compile", "check", "bench")
-ABOVE_ARTIFACTS = ("compile", "runtime", "check", "bench")
+ABOVE_RUNTIME = ("compile", "check", "bench", "quantise")
+ABOVE_ARTIFACTS = ("compile", "runtime", "check", "bench", "quantise")
 WINGS = {
     "autotune.graph.operators": {"autotune.graph.reader", "autotune.graph.passes"},
     "autotune.graph.reader": {"autotune.graph.passes", "autotune.graph.network"},
@@ -186,7 +186,9 @@ WINGS = {
     "autotune.network.artifact": {f"autotune.network.{wing}" for wing in ABOVE_ARTIFACTS},
     "autotune.network.compile": {f"autotune.network.{wing}" for wing in ABOVE_ARTIFACTS[1:]},
     "autotune.network.runtime": {f"autotune.network.{wing}" for wing in ABOVE_RUNTIME},
-    "autotune.network.check": {"autotune.network.bench"},
+    "autotune.network.check": {"autotune.network.bench", "autotune.network.quantise"},
+    "autotune.network.bench": {"autotune.network.quantise"},
+    "autotune.network.quantise": {"autotune.network.bench"},
     "autotune.api.compile": {"autotune.api.tune", "autotune.api.te"},
     "autotune.api.tune": {"autotune.api.te"},
     "autotune.search.cost": {"autotune.search.rules", "autotune.search.policy"},

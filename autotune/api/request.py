@@ -144,11 +144,13 @@ class TuneRequest(Request):
 @dataclass(frozen=True)
 class ShownTuneRequest(TuneRequest):
     """`show`: "table", a live one; "lines", one per batch; "auto", a table where stderr is a
-    terminal, else lines; "nothing"; or a function of each event, see `tuning`.
+    terminal, else lines; "nothing"; or a function of each event, see `tuning`. `compare`: at the
+    end compile the network, and time it in turns with the untuned one.
     """
 
     _: KW_ONLY
     show: Show = "auto"
+    compare: bool = True
 
 
 @dataclass(frozen=True)
@@ -173,10 +175,11 @@ class ResumeRequest:
 
 @dataclass(frozen=True)
 class ShownResumeRequest(ResumeRequest):
-    """`show`: see `tune`."""
+    """`show`, `compare`: see `tune`."""
 
     _: KW_ONLY
     show: Show = "auto"
+    compare: bool = True
 
 
 @contextmanager

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
 from autotune.errors import UsageError
-from autotune.tuner import Event, NoiseNoticed, SessionFinished, of_target
+from autotune.tuner import Event, NetworkTimed, NoiseNoticed, SessionFinished, of_target
 
 Show: TypeAlias = str | Callable[[Event], None]
 """`auto`, `table`, `lines`, `nothing`, or a function that is called with every event."""
 
+_SILENT_S = 2.0
+"""Set-up that takes longer is told of."""
 _WORDS = ("auto", "table", "lines", "nothing")
 
 
@@ -42,13 +45,26 @@ def showing(show: Show) -> Iterator[Callable[[Event], None]]:
 
 @contextmanager
 def _rendered(is_table: bool) -> Iterator[Callable[[Event], None]]:
-    from autotune.display.lines import summary_lines
+    from autotune.display.lines import folded, in_turns_text, summary_lines
     from autotune.display.renderers import Plain, table_on_stderr
 
     last: list[str] = []
     renderer = table_on_stderr(time.monotonic) if is_table else Plain(_write)
+    silences: list[threading.Timer] = []
+
+    def silence(text: str) -> None:
+        """Say `text` where nothing else is said for long, and no table is there."""
+        if not is_table:
+            silences.append(threading.Timer(_SILENT_S, _write, (text,)))
+            silences[-1].daemon = True
+            silences[-1].start()
+
+    def end_silence() -> None:
+        for timer in silences:
+            timer.cancel()
 
     def tell(event: Event) -> None:
+        end_silence()
         renderer.show(event)
         target, own = of_target(event)
         if isinstance(own, NoiseNoticed):
@@ -57,11 +73,18 @@ def _rendered(is_table: bool) -> Iterator[Callable[[Event], None]]:
         if isinstance(own, SessionFinished):
             last.extend([f"{target}:"] if target else [])
             last.extend(summary_lines(own))
+            silence("compiling the network tuned and untuned …")
+        if isinstance(own, NetworkTimed):
+            last.append(in_turns_text(own.in_turns))
 
-    with renderer:
-        yield tell
+    silence("reading the model, measuring peak rates …")
+    try:
+        with renderer:
+            yield tell
+    finally:
+        end_silence()
     for line in last:
-        _write(line)
+        _write(folded(line, is_table))
 
 
 def _write(line: str) -> None:

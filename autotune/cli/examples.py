@@ -16,6 +16,10 @@ EXAMPLES = {
         "model.onnx --dim sequence=16..128:16 --precision bf16",
         "model.onnx --target neoverse-v1 --no-check",
     ),
+    "quantise": (
+        "model.onnx --data samples.npz -o model.int8.onnx",
+        "model.onnx --data samples.npz --dim batch=1 --labels scores --agreement 0.99",
+    ),
     "run": ("model.atn --input image=x.npy -o y.npz",),
     "bench": (
         "model.onnx --against onnxruntime",

@@ -26,6 +26,7 @@ _COMMANDS = {
     "resume": "Go on with a tuning session that was killed or has ended.",
     "distill": "Keep only the best record of every task.",
     "compile": "Compile a model from the best records of a log.",
+    "quantise": "Write a model with products of bytes, where that is faster.",
     "run": "Run a compiled model on arrays.",
     "bench": "Measure the latency of a compiled model.",
     "tasks": "List the tuning tasks of a model.",

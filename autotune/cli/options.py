@@ -419,7 +419,9 @@ def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-source_options = _together(_shape, _dim, _const, _random_weights)
+shape_options = _together(_shape, _dim, _const)
+"""Of the shapes of a model with weights: fields of `api.request.Source`."""
+source_options = _together(shape_options, _random_weights)
 """Of what is computed: fields of `api.request.Source`."""
 state_options = _together(_capacity, _chunks, _sessions, _state)
 """Of a model with a state: fields of `api.request.Source`."""

@@ -12,6 +12,7 @@ from autotune.api.compile.gating import Provenance
 from autotune.api.info import MachineInfo
 from autotune.json_schema import Schema, schema_of
 from autotune.measure.noise import Noise
+from autotune.network.quantise.likeness import Likeness
 from autotune.records import InTurns
 from autotune.reporting.figures import SearchComparison, SearchFigures
 from autotune.result import MeasureResult
@@ -215,6 +216,25 @@ class ArtifactOutput(TypedDict):
     tuned: int
     stored: list[str]
     check: CheckOutput | None
+
+
+class QuantisedOutput(TypedDict):
+    """The model that `quantise` wrote: `speed` over float32, and the ends of its interval.
+
+    `integers`, `floats`: names of its products.
+    """
+
+    model: str
+    bytes: int
+    float_s: float
+    integer_s: float
+    speed: float
+    slowest: float
+    fastest: float
+    rounds: int
+    likeness: Likeness
+    integers: list[str]
+    floats: list[str]
 
 
 class TaskErrorOutput(TypedDict):
@@ -463,6 +483,7 @@ OUTPUTS: dict[str, Any] = {
     "export": LibraryOutput,
     "info": MachineInfo,
     "measure": dict[str, MeasuredOutput],
+    "quantise": QuantisedOutput,
     "report": ReportOutput,
     "run": RunOutput,
     "session": SessionOutput,

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from autotune.api.te.workloads import parse_source
-from autotune.api.tune.in_turns import (
-    compare_in_turns,
-    require_comparable,
-    write_in_turns,
-)
+from autotune.api.tune.in_turns import concluded
 from autotune.api.tune.session import OpenSession
 from autotune.api.tune.several import SeveralTunings
 from autotune.api.tune.tune_result import require_valid
@@ -35,9 +31,9 @@ from autotune.cli.progress import JsonLines
 from autotune.cli.signals import ENDS, end_now, exit_code, handled
 from autotune.cli.waiting import is_screen
 from autotune.codec import to_json
-from autotune.display.lines import in_turns_text, summary_lines
+from autotune.display.lines import folded, in_turns_text, summary_lines
 from autotune.display.renderers import Plain, Renderer, table_on_stderr
-from autotune.errors import AutotuneError, ExitCode
+from autotune.errors import ExitCode
 from autotune.records import InTurns
 from autotune.tuner import (
     Budget,
@@ -121,6 +117,8 @@ def run_session(
     notes = Notes()
     with stage("measuring peak rates, learning from earlier logs"):
         tuning = session.start(stop, notes)
+    for text in session.notes_of_set_up():
+        notes.late(text)
     if events is None:
         age_s = time.monotonic() - session.begun_s
         say(f"set-up took {format_duration(age_s)}, which counts as time of the session")
@@ -150,21 +148,19 @@ _COMPARING = "compiling the network tuned and untuned"
 
 def _compare(session: OpenSession, stop: StopFlag, renderer: Renderer | None) -> InTurns | None:
     """The last line: the compiled network beside the untuned one. `renderer`: of events."""
-    path, begun_s = session.journal.path, time.monotonic()
-    try:
-        require_comparable(session.log)
+
+    @contextmanager
+    def begin() -> Iterator[None]:
         if renderer is None:
             say(f"{_COMPARING}, then timing both in turns")
         with stage(_COMPARING):
-            found = compare_in_turns(path, stop)
-    except AutotuneError as error:
-        say_late_note(f"not timed in turns with the untuned network: {error.message}")
+            yield
+
+    found = concluded(session.journal, session.log, stop, say_late_note, begin)
+    if found is None:
         return None
-    if stop():
-        return None
-    write_in_turns(session.journal, found, begun_s)
     if renderer is None:
-        say(in_turns_text(found))
+        say(folded(in_turns_text(found), is_screen()))
     else:
         renderer.show(NetworkTimed(found))
     return found
@@ -230,7 +226,7 @@ def _conclude(
     for target, finished in found.items():
         if not quiet:
             for line in [*([f"{target}:"] if target else []), *summary_lines(finished)]:
-                say(line)
+                say(folded(line, is_screen()))
         if finished.untried:
             n = len(finished.untried)
             say_late_note(f"{n} tasks were not reached; compile takes their default")

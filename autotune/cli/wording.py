@@ -104,12 +104,14 @@ def _listed(name: str, value: Any) -> Iterator[str]:
 
 _NAMES = {
     "against": "against",
+    "agreement": "agreement",
     "capacity": "capacity",
     "cc": "cc",
     "check": "check",
     "check_inputs": "check-input",
     "chunks": "chunks",
     "constants": "const",
+    "data": "data",
     "dims": "dim",
     "fallback": "fallback",
     "keep_cut": "keep-cut",
@@ -127,6 +129,7 @@ _NAMES = {
     "store": "store",
     "target": "target",
     "threads": "threads",
+    "time_s": "time",
     "warm_start": "warm-start",
 }
 """Arguments that messages name, and their options."""
@@ -142,5 +145,6 @@ _FORMS: Mapping[str, Callable[[str, Any], Iterator[str]]] = {
     "random_weights": _flag,
     "state": _named("=", str),
     "sessions": _listed,
+    "time_s": lambda name, value: iter([f"--{_NAMES[name]} {value:g}s"]),
     "shapes": _named(":", lambda shape: "x".join(map(str, shape))),
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -237,6 +239,16 @@ def in_turns_text(found: InTurns) -> str:
 
 def _share_text(found: Totals) -> str:
     return f"{math.floor(100 * found.share)} % of the FLOPs"
+
+
+def folded(line: str, is_screen: bool) -> str:
+    """A line of a summary, on a terminal folded between words, below which the rest is indented."""
+    width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns)
+    if not is_screen or len(line) <= width:
+        return line
+    return textwrap.fill(
+        line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def summary_lines(event: SessionFinished) -> Iterator[str]:

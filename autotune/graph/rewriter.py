@@ -189,7 +189,7 @@ class Rewriter:
         made = {name for node in self.nodes for name in node.outputs}
         pairs = [(name, out) for name, out in zip(names, self.node.outputs, strict=False) if out]
         renamed = {name: out for name, out in reversed(pairs) if name in made}
-        self.nodes = [_renamed(node, renamed) for node in self.nodes]
+        self.nodes = [with_names(node, renamed) for node in self.nodes]
         for name, out in pairs:
             if renamed.get(name) != out:
                 source = renamed.get(name, name)
@@ -259,7 +259,7 @@ def _stripped(inputs: tuple[str, ...]) -> tuple[str, ...]:
     return inputs
 
 
-def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+def with_names(node: Node, names: Mapping[str, str]) -> Node:
     """A node that reads and makes tensors by other names."""
     if names.keys().isdisjoint((*node.inputs, *node.outputs)):
         return node

@@ -18,6 +18,7 @@ from autotune.codec import BAD
 from autotune.display.view import stop_text
 from autotune.measure.noise import Noise
 from autotune.network.bench.profile import SLOW_RATIO, NetworkProfile
+from autotune.records import InTurns
 from autotune.reporting import plots
 from autotune.reporting.figures import SearchComparison, SearchFigures, TaskFigures
 from autotune.tuner import Resource, TaskStop
@@ -134,7 +135,19 @@ def headline(figures: SearchFigures) -> str:
     )
 
 
+def in_turns_line(found: InTurns) -> str:
+    """The compiled network beside the untuned one, in one sentence."""
+    advice = " The untuned network is faster: compiling takes it." if found.is_slower else ""
+    return (
+        f"Compiled and timed in turns: {format_seconds(found.untuned_s)} untuned → "
+        f"{format_seconds(found.tuned_s)} tuned ({1 / found.ratio:.3f}×, {1 / found.high:.3f}× to "
+        f"{1 / found.low:.3f}×).{advice}"
+    )
+
+
 def _result(figures: SearchFigures) -> Iterator[Block]:
+    if figures.in_turns is not None:
+        yield Paragraph(in_turns_line(figures.in_turns))
     yield Paragraph(
         f"{headline(figures)} An estimate: the sum of the calls of all tasks, each measured alone."
         if figures.ratio

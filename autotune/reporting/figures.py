@@ -19,7 +19,7 @@ from autotune.brief import brief
 from autotune.codec import BAD, AnyFloat
 from autotune.errors import AutotuneError, LogMismatch
 from autotune.measure.peak import Peaks
-from autotune.records import End, Header, Log, MeasureRecord, ranked_records
+from autotune.records import End, Header, InTurns, Log, MeasureRecord, ranked_records
 from autotune.records.distill import simplest
 from autotune.result import MeasureStatus
 from autotune.schedule.replay import replay
@@ -157,6 +157,7 @@ class NoisePoint:
 class SearchFigures:
     """A search as its log tells it.
 
+    `in_turns`: the compiled network beside the untuned one, where the last run has timed them.
     `untuned_s`, `tuned_s`: latency of the calls that are known both ways, `share` of the FLOPs of
     an inference. `seconds`: where the time of all runs went. `disturbances`: `noise` of the ends of
     runs where there was any. `peaks`: as the log has them, {} where it has none. `stopped`: why
@@ -186,6 +187,7 @@ class SearchFigures:
     failures: tuple[FailureKind, ...]
     noise: tuple[NoisePoint, ...]
     notes: tuple[str, ...]
+    in_turns: InTurns | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -263,6 +265,7 @@ class _Search:
             failures=tuple(self._failures()),
             noise=_noise(self.ours),
             notes=tuple(self._notes()),
+            in_turns=log.in_turns(*_machine(header)),
         )
 
     def _networks(self) -> list[list[TuningTask]]:

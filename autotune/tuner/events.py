@@ -151,6 +151,11 @@ class SessionFinished:
     stops: dict[str, TaskStop]
     n_remeasured: int = 0
 
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether the run was stopped, or has tasks without a valid program."""
+        return bool(self.invalid) or self.reason is StopReason.INTERRUPTED
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkTimed:

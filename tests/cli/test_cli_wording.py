@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import autotune
-from autotune.cli import bench, compile, export, report, tune
+from autotune.cli import bench, compile, export, quantise, report, tune
 from autotune.cli.main import run
 from autotune.cli.wording import _NAMES, as_options
 from autotune.wording import VALUE, arguments
@@ -68,11 +68,14 @@ def test_every_setting_that_a_message_names_has_an_option() -> None:
 
 
 def test_settings_are_arguments_of_python_and_options_of_commands() -> None:
-    functions = (autotune.tune, autotune.compile, autotune.bench, autotune.export, autotune.report)
+    functions = (
+        *(autotune.tune, autotune.compile, autotune.bench),
+        *(autotune.export, autotune.quantise, autotune.report),
+    )
     known = {name for function in functions for name in inspect.signature(function).parameters}
     options = {
         word
-        for command in (tune, compile, bench, export, report)
+        for command in (tune, compile, bench, export, quantise, report)
         for param in command.command.params
         if isinstance(param, click.Option)
         for word in (*param.opts, *param.secondary_opts)

@@ -135,6 +135,15 @@ class _Mix:
     floats: frozenset[str] = frozenset()
 
 
+def seconds_by_product(calls: Iterable[tuple[TaskCall, float]]) -> dict[str, float]:
+    """Seconds of every narrowable node; those of a call are split among its nodes."""
+    found: dict[str, float] = {}
+    for call, seconds in calls:
+        for name in call.narrowable:
+            found[name] = found.get(name, 0.0) + seconds / len(call.narrowable)
+    return found
+
+
 class _Costs:
     """Seconds of networks, from latencies of their tasks.
 
@@ -154,14 +163,9 @@ class _Costs:
         return sum(share * sum(s for _, s in found) for found, share in calls)
 
     def by_product(self, networks: Sequence[Network], shares: Sequence[float]) -> dict[str, float]:
-        """Seconds of every narrowable node; those of a call are split among its nodes."""
-        found: dict[str, float] = {}
-        for network, share in zip(networks, shares, strict=True):
-            for call, seconds in self._calls(network):
-                for name in call.narrowable:
-                    part = share * seconds / len(call.narrowable)
-                    found[name] = found.get(name, 0.0) + part
-        return found
+        """Seconds of every narrowable node, see `seconds_by_product`."""
+        calls = zip(map(self._calls, networks), shares, strict=True)
+        return seconds_by_product((c, share * s) for found, share in calls for c, s in found)
 
     def _calls(self, network: Network) -> list[tuple[TaskCall, float]]:
         tasks = tasks_of([network])
@@ -283,8 +287,27 @@ class Checked(Protocol):
 
 
 C = TypeVar("C", bound=Checked)
+T = TypeVar("T")
 Attempt = Callable[[Sequence[Network], Note], C]
 """Compiles networks and checks them; raises WrongNumbers."""
+
+
+def most_within(last: int, within: Callable[[int], T | None]) -> tuple[int, T] | None:
+    """The largest number up to `last` for which `within` has a result, found by bisection.
+
+    `within` is asked for `last`, and then for eight numbers at most; None where it has no result.
+    """
+    found = within(last) if last else None
+    if found is not None:
+        return last, found
+    low, high, best = 0, last, None
+    for _ in range(_MOST_ATTEMPTS):
+        if high - low <= 1:
+            break
+        middle = (low + high) // 2
+        found = within(middle)
+        low, high, best = (middle, high, found) if found is not None else (low, middle, best)
+    return None if best is None else (low, best)
 
 
 class _Search(Generic[C]):
@@ -297,19 +320,9 @@ class _Search(Generic[C]):
 
     def run(self) -> tuple[int, C, list[str]]:
         """The number, the network compiled with it, and its notes."""
-        last = len(self._mix.narrow)
-        found = self._within(last) if last else None
+        found = most_within(len(self._mix.narrow), self._within)
         if found is not None:
-            return last, *found
-        low, high, best = 0, last, None
-        for _ in range(_MOST_ATTEMPTS):
-            if high - low <= 1:
-                break
-            middle = (low + high) // 2
-            found = self._within(middle)
-            low, high, best = (middle, high, found) if found else (low, middle, best)
-        if best is not None:
-            return low, *best
+            return found[0], *found[1]
         notes: list[str] = []
         return 0, self._attempt(self._networks(0), notes.append), notes
 

@@ -1,6 +1,6 @@
 """⑪ The end of a session: the network that its log compiles to, in turns with the untuned one.
 
-    compare_in_turns(log, stop) ─► InTurns; the last `end` of the log keeps it, `compile` follows it
+    concluded(journal, log) ─► InTurns; the last `end` of the log keeps it, `compile` follows it
 
 Sums of latencies of tasks alone are estimates of a network: in it, caches and neighbours differ.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -18,21 +19,20 @@ import numpy as np
 
 from autotune.api.bindings import variants_of
 from autotune.api.compile.compiling import compile_plan, plan_of_log
-from autotune.api.request import CompileRequest, never
+from autotune.api.request import CompileRequest, Note, never, silent
 from autotune.api.sources import model_bytes
 from autotune.config import AUTO, TuneConfig
 from autotune.errors import AutotuneError
 from autotune.machine import read_limits
 from autotune.measure.memory_plan import private_bytes, require_memory
-from autotune.network.bench.gate import GateVerdict, Rounds, measure_rounds, verdict
+from autotune.network.bench.gate import GateVerdict, Rounds, rounds_within, verdict
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.records import End, InTurns, Journal, Log, read_log
 from autotune.target import runs_here
 
-_N_ROUNDS, _LEAST_ROUNDS = 9, 3
 _TIME_S = 6.0
-"""After which the least rounds are enough."""
+"""After which the least rounds are enough: see `rounds_within`."""
 _MOST_VARIANTS = 3
 """Of a model, those that are used most."""
 
@@ -98,14 +98,8 @@ def _timed(
 
 def _rounds(now: Model, before: Model, stop: Callable[[], bool], time_s: float) -> Rounds:
     inputs = random_inputs(now.input_info, 0)
-    start = time.perf_counter()
-
-    def is_enough(found: Rounds) -> bool:
-        is_late = time.perf_counter() - start > time_s and len(found.now_s) >= _LEAST_ROUNDS
-        return len(found.now_s) >= _N_ROUNDS or is_late or stop()
-
-    return measure_rounds(
-        lambda: now.run(dict(inputs)), lambda: before.run(dict(inputs)), None, is_enough
+    return rounds_within(
+        lambda: now.run(dict(inputs)), lambda: before.run(dict(inputs)), time_s, stop
     )
 
 
@@ -128,7 +122,32 @@ def _weighted(timed: Sequence[_Timed]) -> InTurns:
     )
 
 
-def write_in_turns(journal: Journal, found: InTurns, begun_s: float) -> None:
+def concluded(
+    journal: Journal,
+    log: Log,
+    stop: Callable[[], bool] = never,
+    note: Note = silent,
+    begin: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> InTurns | None:
+    """The comparison at the end of a session, which becomes a second end of its last run.
+
+    None after a `stop`, and where `note` tells why there is none. `begin`: around the work.
+    """
+    begun_s = time.monotonic()
+    try:
+        require_comparable(log)
+        with begin():
+            found = compare_in_turns(journal.path, stop)
+    except AutotuneError as error:
+        note(f"not timed in turns with the untuned network: {error.message}")
+        return None
+    if stop():
+        return None
+    _write(journal, found, begun_s)
+    return found
+
+
+def _write(journal: Journal, found: InTurns, begun_s: float) -> None:
     """A second end of the last run, with what was found, and the time until now.
 
     `begun_s`: of `time.monotonic`, when the first end was written.

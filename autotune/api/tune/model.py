@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from autotune.api.request import (
     silent,
 )
 from autotune.api.sources import random_weights_note
+from autotune.api.tune.in_turns import concluded
 from autotune.api.tune.session import (
     OpenSession,
     PreparedModel,
@@ -38,6 +39,7 @@ from autotune.config import TuneConfig
 from autotune.graph.network import Network
 from autotune.graph.reader.model_files import is_path
 from autotune.search.partial import Rule
+from autotune.tuner import NetworkTimed, SessionFinished, of_target
 
 
 @by_fields(ShownTuneRequest)
@@ -47,7 +49,8 @@ def tune(request: ShownTuneRequest) -> TuneResult:
     Raises the errors of the command: UsageError, ModelError, OutputError; NoValidSchedule where no
     candidate of a task works. The words are those of the command line:
     """
-    return run_to_end(partial(_tuning, request), Path(request.log), request.show)
+    start = partial(_tuning, request, request.compare)
+    return run_to_end(start, Path(request.log), request.show)
 
 
 @by_fields(TuneRequest)
@@ -60,7 +63,7 @@ def tuning(request: TuneRequest) -> Events:
     return _tuning(request)
 
 
-def _tuning(request: TuneRequest) -> Events:
+def _tuning(request: TuneRequest, compare: bool = False) -> Events:
     log, note = Path(request.log), request.note
     config = resolved(request).config
     with in_a_file(request) as (known, path):
@@ -71,18 +74,36 @@ def _tuning(request: TuneRequest) -> Events:
         note(random_weights_note(path.name))
     if not is_path(request.model):
         prepared = replace(prepared, source="")
-    return _events(prepared, log, request.stop, note)
+    return _created(prepared, log, _Search(request.stop, note, (), compare))
 
 
-def _events(
-    prepared: PreparedModel,
-    log: Path,
-    stop: Callable[[], bool],
-    note: Note,
-    rules: Sequence[Rule] = (),
-) -> Events:
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """How a session runs: see `OpenSession.start`; `compare`: see `concluded`."""
+
+    stop: Callable[[], bool] = never
+    note: Note = silent
+    rules: Sequence[Rule] = ()
+    compare: bool = False
+
+    def events(self, session: OpenSession) -> Events:
+        """All of the session, then the comparison where it has come to its end."""
+        ends: list[SessionFinished] = []
+        tuning = session.start(self.stop, self.note, self.rules)
+        for text in session.notes_of_set_up():
+            self.note(text)
+        for event in tuning.events():
+            yield event
+            ends += [own for own in (of_target(event)[1],) if isinstance(own, SessionFinished)]
+        if self.compare and not any(end.is_broken_off for end in ends):
+            found = concluded(session.journal, session.log, self.stop, self.note)
+            if found is not None:
+                yield NetworkTimed(found)
+
+
+def _created(prepared: PreparedModel, log: Path, search: _Search) -> Events:
     with create(prepared, log) as session:
-        yield from session.start(stop, note, rules).events()
+        yield from search.events(session)
 
 
 def tune_network(
@@ -94,7 +115,7 @@ def tune_network(
 ) -> Events:
     """`tuning` for a network that is there already; `model_path`: in the header."""
     prepared = prepare_network(network, config, log, model_path)
-    return _events(prepared, log, never, silent, rules)
+    return _created(prepared, log, _Search(rules=rules))
 
 
 @by_fields(ShownResumeRequest)
@@ -104,7 +125,8 @@ def resume(request: ShownResumeRequest) -> TuneResult:
     Raises LogMismatch for a log of another CPU, LogBusy where a process is writing it,
     NoValidSchedule where no candidate of a task works.
     """
-    return run_to_end(partial(_resuming, request), Path(request.log), request.show)
+    start = partial(_resuming, request, request.compare)
+    return run_to_end(start, Path(request.log), request.show)
 
 
 @by_fields(ResumeRequest)
@@ -113,14 +135,15 @@ def resuming(request: ResumeRequest) -> Events:
     return _resuming(request)
 
 
-def _resuming(request: ResumeRequest) -> Events:
+def _resuming(request: ResumeRequest, compare: bool = False) -> Events:
     with ExitStack() as stack:
         session = stack.enter_context(reopen(request))
         for text in session.notes:
             request.note(text)
-        return _rest(session, stack.pop_all(), request)
+        search = _Search(request.stop, request.note, request.rules, compare)
+        return _rest(session, stack.pop_all(), search)
 
 
-def _rest(session: OpenSession, stack: ExitStack, request: ResumeRequest) -> Events:
+def _rest(session: OpenSession, stack: ExitStack, search: _Search) -> Events:
     with stack:
-        yield from session.start(request.stop, request.note, request.rules).events()
+        yield from search.events(session)

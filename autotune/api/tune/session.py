@@ -57,6 +57,7 @@ from autotune.search.partial import Rule
 from autotune.target import Target, is_of_file
 from autotune.target.tiles import denial
 from autotune.tuner import Budget, spent
+from autotune.units import format_duration
 from autotune.wording import arguments
 
 Shapes = dict[str, tuple[int, ...]]
@@ -94,6 +95,8 @@ class PreparedModel:
         return self.machines[0].target
 
 
+_LEAST_S = 60
+"""Seconds in which a session finds something."""
 _WORDS = [f.name for f in fields(TuneConfig) if hasattr(TuneRequest, f.name)]
 """Settings that a request may have."""
 
@@ -222,6 +225,17 @@ class OpenSession:
         """Whether nothing is left of the budget of any run."""
         used = [(run.budget.of_search, spent(run.log)) for run in self.runs]
         return all(b.reached(s.trials, s.elapsed_s) is not None for b, s in used)
+
+    def notes_of_set_up(self) -> Iterator[str]:
+        """A note where the time is up before anything is measured: of it all was set-up."""
+        age_s, log = time.monotonic() - self.begun_s, self.runs[0].log
+        limit_s, used_s = self.budget.of_search.time_s, spent(log).elapsed_s
+        if limit_s is not None and used_s < limit_s <= used_s + age_s:
+            more = f"{str(self.journal.path)!r}, time_s={max(_LEAST_S, round(10 * age_s))}"
+            yield (
+                f"the set-up took {format_duration(age_s)}, all of the time: nothing is measured; "
+                f"`autotune.resume({more})` goes on"
+            )
 
     @property
     def header(self) -> Header:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from autotune.api.showing import Show, showing
+from autotune.display.lines import in_turns_text
 from autotune.errors import NoValidSchedule
-from autotune.records import read_log
-from autotune.tuner import Event, SessionFinished, StopReason, of_target
+from autotune.records import InTurns, read_log
+from autotune.tuner import Event, NetworkTimed, SessionFinished, StopReason, of_target
 from autotune.units import format_seconds
 
 Events: TypeAlias = Generator[Event, None, None]
@@ -27,12 +28,14 @@ class TuneResult:
 
     `before`: untuned, `after`: from the log, as sums over the same calls; None where nothing can be
     compared. `finished`: the last event, which tells the rest. All of the first kind of CPU;
-    `others`: the last events of the other kinds of a fleet.
+    `others`: the last events of the other kinds of a fleet. `in_turns`: the compiled network beside
+    the untuned one; None where it was not timed.
     """
 
     log: Path
     finished: SessionFinished
     others: tuple[SessionFinished, ...] = ()
+    in_turns: InTurns | None = None
 
     @property
     def before(self) -> float | None:
@@ -53,6 +56,8 @@ class TuneResult:
         seconds = "nothing to compare"
         if self.before and self.after:
             seconds = f"{format_seconds(self.before)} -> {format_seconds(self.after)}"
+        if self.in_turns:
+            seconds = f"{in_turns_text(self.in_turns)}; estimate {seconds}"
         return f"TuneResult({_ending(str(self.log))}: {seconds}, {self.trials} trials)"
 
     def _repr_html_(self) -> str:
@@ -72,16 +77,19 @@ _MOST_SHOWN = 120
 def run_to_end(start: Callable[[], Events], log: Path, show: Show) -> TuneResult:
     """Show a search as `show` says, until it ends. Raises as the search, and as `require_valid`."""
     found: dict[str, SessionFinished] = {}
+    in_turns = None
     with showing(show) as tell, closing(start()) as events:
         for event in events:
             tell(event)
             target, own = of_target(event)
             if isinstance(own, SessionFinished):
                 found[target] = own
+            if isinstance(own, NetworkTimed):
+                in_turns = own.in_turns
     for finished in found.values():
         require_valid(finished, log)
     first, *others = found.values()
-    return TuneResult(log, first, tuple(others))
+    return TuneResult(log, first, tuple(others), in_turns)
 
 
 def require_valid(finished: SessionFinished, log: Path) -> None:

@@ -23,7 +23,7 @@ from autotune.graph.operators.table import operator_of
 from autotune.graph.passes.simplify import require_one_result
 from autotune.graph.passes.typed_editor import TypedEditor
 from autotune.graph.refusals import naming, refused
-from autotune.graph.rewriter import Rewriter
+from autotune.graph.rewriter import Rewriter, with_names
 
 
 def channels_last(graph: Graph) -> Graph:
@@ -133,7 +133,15 @@ class _Layout:
     def finish(self) -> Graph:
         for name in self.graph.outputs:
             self.as_first(name)
-        return self.editor.build()
+        return self._under_own_names(self.editor.build())
+
+    def _under_own_names(self, graph: Graph) -> Graph:
+        """`graph` with the names of the file for tensors that exist channels last alone."""
+        alone = {twin: name for name, twin in self.last.items() if name not in self.first}
+        nodes = tuple(with_names(node, alone) for node in graph.nodes)
+        types = {name: kind for name, kind in graph.types.items() if name not in alone}
+        types |= {name: graph.types[twin] for twin, name in alone.items()}
+        return replace(graph, nodes=nodes, types=types)
 
     # --- one method per kind of operator ---
 

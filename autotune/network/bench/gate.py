@@ -32,6 +32,8 @@ LEAST_ROUNDS = 15
 _PATIENCE = 10
 """Times as long as asked for, while the interval holds the limit."""
 _SAMPLES, _INTERVAL = 2000, (2.5, 97.5)
+_FEW, _LEAST_FEW = 9, 3
+"""Rounds that tell a gain of some percent."""
 _REFERENCE_S = 5e-4
 _LEAST_RUNS, _LONGEST_S = 8, 2.0
 """Of each side in a round."""
@@ -116,6 +118,24 @@ def gate(
         return is_late or verdict(found, limit, earlier).is_decided
 
     return verdict(measure_rounds(now, other, reference, is_enough, clock), limit, earlier)
+
+
+def rounds_within(
+    now: Run,
+    before: Run,
+    time_s: float,
+    stop: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Rounds:
+    """Rounds in turns: nine, or after `time_s` seconds or a `stop` as many as there are by then,
+    but three; after a `stop` one is enough."""
+    start = clock()
+
+    def is_enough(found: Rounds) -> bool:
+        is_late = clock() - start > time_s and len(found.now_s) >= _LEAST_FEW
+        return len(found.now_s) >= _FEW or is_late or stop()
+
+    return measure_rounds(now, before, None, is_enough, clock)
 
 
 def measure_rounds(

@@ -1,0 +1,402 @@
+"""⑪ `quantise`: products of a float32 model as products of bytes, where that is faster and alike.
+
+    samples ─► ranges ─► all products in bytes ─┬─► seconds of each product, beside float32
+                                                └─► those that gain, if that network is faster
+    outputs on samples held back are alike ─► written, and timed in turns with float32; else
+    products go back to float32, those first that gain least for the error that each makes alone
+
+Ranges are found on every second sample; outputs are compared on the others.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.api.compile.compiling import compile_plan, plan
+from autotune.api.compile.fallback import Sources
+from autotune.api.compile.mixed_precision import most_within, seconds_by_product
+from autotune.api.compile.selection import CompilePlan, Progress, no_progress
+from autotune.api.request import CompileRequest, Dims, Given, Note, Shapes, by_fields, silent
+from autotune.api.sources import model_bytes, model_files
+from autotune.brief import brief
+from autotune.config import AUTO_MAX_ERROR, LEAST_AGREEMENT
+from autotune.errors import UsageError, WrongNumbers
+from autotune.files import replacing, require_place
+from autotune.graph.network import Port, chosen
+from autotune.graph.reader.model_files import ModelSource, model_file
+from autotune.network.artifact.artifact import Endpoint
+from autotune.network.bench.gate import GateVerdict, rounds_within, verdict
+from autotune.network.bench.profile import profile_tasks
+from autotune.network.check.check_inputs import inferences
+from autotune.network.check.oracles import by_onnxruntime
+from autotune.network.quantise.likeness import Arrays, Judge, Likeness
+from autotune.network.quantise.quantiser import (
+    FloatForm,
+    float_form,
+    is_quantised_already,
+    quantisation_package,
+)
+from autotune.network.runtime.loading import model_of
+from autotune.network.runtime.runtime import Model, require_inputs
+from autotune.target import Target
+from autotune.units import format_seconds
+from autotune.wording import arguments
+
+_LEAST_ROWS = 200
+"""Labels of which one is half a percent."""
+_ALONE = 8
+"""Samples on which the error of each product alone is measured."""
+_PROFILE_RUNS, _PROFILE_S = 10, 0.5
+_TRIED_S, _TIMED_S = 2.0, 6.0
+_LEAST_RMS = 1e-9
+
+
+@dataclass(frozen=True)
+class QuantiseRequest:
+    """`model`: see `compile`. `data`: arrays by the names of the inputs, whose first dimension are
+    samples, or one such mapping per inference; a model of one input takes an array of any name.
+    `output`: the ONNX file that is written. `shapes`, `dims`, `constants`, `threads`: as for
+    `compile`. `labels`: outputs whose rows are scores, of which the highest has to be the same;
+    None: those that look like it. `agreement`: the least share of rows with equal labels.
+    `max_error`: where there are no labels, the largest difference over the largest value. `note`
+    is told, in a line each, what a user should know.
+    """
+
+    model: ModelSource
+    data: Given
+    output: str | Path
+    _: KW_ONLY
+    shapes: Shapes | None = None
+    dims: Dims | None = None
+    constants: Mapping[str, Any] | None = None
+    threads: int | None = None
+    labels: Sequence[str] | None = None
+    agreement: float = LEAST_AGREEMENT
+    max_error: float = AUTO_MAX_ERROR
+    note: Note = silent
+
+
+@brief
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """A model of integers that was written to `path`, timed in turns with float32.
+
+    `float_s`, `integer_s`: seconds of an inference; `speed`: how many times as fast it is, from
+    `slowest` to `fastest` with 95 %. `likeness`: of its outputs on the samples held back.
+    `integers`: names of the products in bytes, and `floats` of the others.
+    """
+
+    path: Path
+    float_s: float
+    integer_s: float
+    speed: float
+    slowest: float
+    fastest: float
+    n_rounds: int
+    likeness: Likeness
+    integers: tuple[str, ...]
+    floats: tuple[str, ...]
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether integers are slower than float32 here, beyond doubt."""
+        return self.fastest < 1
+
+    def __str__(self) -> str:
+        n = len(self.integers)
+        times = f"{format_seconds(self.float_s)} in float32, {format_seconds(self.integer_s)} so"
+        return (
+            f"measured in turns: {times} ({self.speed:.3f}x, {self.slowest:.3f}x to "
+            f"{self.fastest:.3f}x); {self.likeness}; {n} of {n + len(self.floats)} products in bytes"
+        )
+
+
+@by_fields(QuantiseRequest)
+def quantise(request: QuantiseRequest) -> Quantised:
+    """Write a model with products of bytes, calibrated by ONNX Runtime on samples of its inputs.
+
+    A product stays in float32 where bytes are measured to be no faster, or where the outputs would
+    differ by more than permitted. Raises UsageError for a model or data that do not go together,
+    MissingDependency without onnxruntime, WrongNumbers where no product can be in bytes. The words
+    are those of the command line:
+    """
+    return quantised(request)
+
+
+def quantised(request: QuantiseRequest, progress: Progress = no_progress) -> Quantised:
+    """`quantise` for a request; `progress` is told of long work."""
+    quantisation_package()
+    with (
+        model_file(request.model) as path,
+        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
+    ):
+        return _Quantising(replace(request, model=path), path, Path(folder), progress).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A network with some products in bytes: their names, its file, and itself compiled."""
+
+    products: tuple[str, ...]
+    path: Path
+    model: Model
+    sources: Sources
+
+
+class _Quantising:
+    """The work on one request, whose model is the file `path`; further files go into `folder`."""
+
+    def __init__(
+        self, request: QuantiseRequest, path: Path, folder: Path, progress: Progress
+    ) -> None:
+        self._request, self._folder, self._progress = request, folder, progress
+        self._output = Path(request.output)
+        first = self._plan(path, check=True, note=request.note)
+        if len(first.bound.variants) > 1:
+            raise UsageError(
+                "a model is calibrated at one shape", "give every dimension a single extent"
+            )
+        require_place(self._output, n_bytes=model_bytes(path), inputs=model_files(path))
+        (original,) = first.bound.originals()
+        if is_quantised_already(original.proto):
+            raise UsageError(f"{path.name} is quantised already", "give the model in float32")
+        sources = first.sources()
+        samples = samples_of(sources.inputs[0], request.data)
+        self._calibration, self._held = samples[::2], samples[1::2]
+        self._fixed = original.fed
+        self._target = first.target
+        self._float = model_of(compile_plan(first, sources).artifact)
+        self._judge = Judge(self._float.run, self._held, tuple(request.labels or ()))
+        with progress("folding constants"):
+            self._form = float_form(original.proto, folder)
+        if not self._form.products:
+            raise UsageError(
+                f"{path.name} has no product with constant float32 weights",
+                "there is nothing to quantise: give the model in float32",
+            )
+        with progress("calibrating") as tell:
+            self._ranges = self._form.ranges([*map(self._fed, self._calibration)], tell)
+
+    def run(self) -> Quantised:
+        """The model of integers, written."""
+        for text in self._told():
+            self._request.note(text)
+        begun, gains = self._fastest()
+        found = begun, self._likeness(begun)
+        if not self._is_alike(found[1]):
+            found = self._alike(begun, gains, found[1])
+        candidate, likeness = found
+        result = self._timed(candidate, likeness)
+        with replacing(self._output) as file, candidate.path.open("rb") as source:
+            shutil.copyfileobj(source, file)
+        return result
+
+    # --- compiled networks ---
+
+    def _plan(self, path: Path, check: bool = False, note: Note = silent) -> CompilePlan:
+        asked = self._request
+        request = CompileRequest(
+            path,
+            shapes=asked.shapes,
+            dims=asked.dims,
+            constants=asked.constants,
+            threads=asked.threads,
+            check=check,
+            note=note,
+        )
+        return replace(plan(request), progress=self._progress)
+
+    def _candidate(self, products: Iterable[str]) -> _Candidate:
+        names = set(products)
+        ordered = tuple(name for name in self._form.products if name in names)
+        path = self._folder / "integers.onnx"
+        path = path.with_stem(f"integers{len(list(self._folder.iterdir()))}")
+        self._form.write(self._ranges, ordered, path)
+        return _Candidate(ordered, path, *self._compiled(path))
+
+    def _compiled(self, path: Path) -> tuple[Model, Sources]:
+        chosen = self._plan(path)
+        sources = chosen.sources()
+        return model_of(compile_plan(chosen, sources).artifact), sources
+
+    # --- speed ---
+
+    def _fastest(self) -> tuple[_Candidate, Mapping[str, float]]:
+        """All products in bytes, or those alone that gain; and the seconds that each gains."""
+        everything = self._candidate(self._form.products)
+        with self._progress("timing products"):
+            before = seconds_of_products(*self._compiled(self._form.path))
+            after = seconds_of_products(everything.model, everything.sources)
+        gains = {n: before.get(n, 0.0) - after.get(n, 0.0) for n in everything.products}
+        faster = [name for name, gain in gains.items() if gain > 0]
+        if not faster or len(faster) == len(gains):
+            return everything, gains
+        some = self._candidate(faster)
+        with self._progress("timing both in turns"):
+            found = self._in_turns(some.model, everything.model, _TRIED_S)
+        return (some if found.ratio < 1 else everything), gains
+
+    def _in_turns(self, now: Model, before: Model, time_s: float) -> GateVerdict:
+        inputs = dict(self._held[0])
+        return verdict(
+            rounds_within(lambda: now.run(inputs), lambda: before.run(inputs), time_s), None
+        )
+
+    def _timed(self, candidate: _Candidate, likeness: Likeness) -> Quantised:
+        inputs = dict(self._held[0])
+        ours, theirs = candidate.model, self._float
+        with self._progress("timing in turns with float32"):
+            rounds = rounds_within(lambda: ours.run(inputs), lambda: theirs.run(inputs), _TIMED_S)
+        found, float_s = verdict(rounds, None), float(np.median(rounds.before_s))
+        floats = tuple(n for n in self._form.products if n not in candidate.products)
+        return Quantised(
+            self._output,
+            float_s,
+            float_s * found.ratio,
+            1 / found.ratio,
+            1 / found.high,
+            1 / found.low,
+            found.n_rounds,
+            likeness,
+            candidate.products,
+            floats,
+        )
+
+    # --- outputs ---
+
+    def _fed(self, sample: Arrays) -> dict[str, Any]:
+        """What ONNX Runtime takes for a sample: with the inputs that the user has bound."""
+        return {**sample, **self._fixed}
+
+    def _likeness(self, candidate: _Candidate) -> Likeness:
+        with self._progress("comparing outputs") as tell:
+            return self._judge.likeness(candidate.model.run, tell=tell)
+
+    def _is_alike(self, found: Likeness) -> bool:
+        if self._judge.has_labels:
+            return found.agreement >= self._request.agreement
+        return found.error <= self._request.max_error
+
+    def _alike(
+        self, begun: _Candidate, gains: Mapping[str, float], first: Likeness
+    ) -> tuple[_Candidate, Likeness]:
+        """As many products in bytes as the outputs permit. Raises WrongNumbers where none is."""
+        errors = self._errors(begun.products)
+        order = sorted(
+            begun.products,
+            key=lambda name: -gains.get(name, 0.0) / max(errors[name], _LEAST_RMS) ** 2,
+        )
+        asked, tried = self._request, [first]
+
+        def within(n: int) -> tuple[_Candidate, Likeness] | None:
+            if n == len(order):
+                return None
+            candidate = self._candidate(order[:n])
+            tried.append(self._likeness(candidate))
+            return (candidate, tried[-1]) if self._is_alike(tried[-1]) else None
+
+        found = most_within(len(order), within)
+        if found is None:
+            limit = (
+                arguments(agreement=asked.agreement)
+                if self._judge.has_labels
+                else arguments(max_error=asked.max_error)
+            )
+            raise WrongNumbers(
+                f"no product can be in bytes: {tried[-1]}",
+                f"give more samples of what the model is for, or permit more than {limit}",
+            )
+        n_floats = len(order) - found[0]
+        asked.note(f"{n_floats} products that bytes make faster stay in float32: {first} otherwise")
+        return found[1]
+
+    def _errors(self, products: Sequence[str]) -> dict[str, float]:
+        """RMS errors of the outputs where one product alone is in bytes, by ONNX Runtime."""
+        samples, path = self._calibration[:_ALONE], self._folder / "alone.onnx"
+        errors = {}
+        with self._progress("measuring the error of each product") as tell:
+            for n, name in enumerate(products):
+                self._form.write(self._ranges, [name], path)
+                run = by_onnxruntime(self._float.n_threads, path)
+                found = self._judge.likeness(lambda x, r=run: r(self._fed(x)), samples)
+                errors[name] = found.rms
+                tell(n + 1, len(products))
+        return errors
+
+    # --- notes ---
+
+    def _told(self) -> Iterable[str]:
+        """What a user should know before."""
+        if not multiplies_bytes(self._target):
+            yield (
+                f"{self._target.cpu} has no instruction that multiplies bytes (VNNI): they halve "
+                "no time here"
+            )
+        if self._judge.has_labels:
+            names = ", ".join(self._judge.labels) or "whole numbers"
+            yield f"labels decide, of {names}: {arguments(agreement=self._request.agreement)}"
+        else:
+            yield f"no output has labels: {arguments(max_error=self._request.max_error)} decides"
+        n_rows = len(self._held) * self._judge.n_rows
+        if self._judge.has_labels and n_rows < _LEAST_ROWS:
+            yield (
+                f"{n_rows} labels are compared, one of which is {100 / n_rows:.1f} %: "
+                f"{_LEAST_ROWS} and more tell half a percent"
+            )
+
+
+def multiplies_bytes(target: Target) -> bool:
+    """Whether an instruction of the target multiplies bytes."""
+    return any({"int8", "uint8"} & {*form.operands} for form in target.isa.forms)
+
+
+def seconds_of_products(model: Model, sources: Sources) -> dict[str, float]:
+    """Seconds of every product of a running network, by the name of its node."""
+    profile = profile_tasks(model, {}, _PROFILE_RUNS, _PROFILE_S)
+    known = {task.key: task.time_s / task.n_calls for task in profile.tasks}
+    calls = (call for network in sources.networks for call in chosen(network, known).calls)
+    return seconds_by_product((call, known[call.task]) for call in calls if call.task in known)
+
+
+def samples_of(ports: Sequence[Port], data: Given) -> list[Arrays]:
+    """The inferences in `data`, for a model with the inputs `ports`.
+
+    Raises UsageError for other names, shapes or types, numbers that are not finite, and less than
+    two inferences.
+    """
+    known = tuple(Endpoint(p.name, p.shape, p.dtype, 0) for p in ports)
+    found: list[Arrays] = []
+    for given in [data] if isinstance(data, Mapping) else data or ():
+        arrays = _named(known, given)
+        several = inferences([known], arrays)
+        if not several:
+            require_inputs(known, arrays)
+        found += several
+    for n, arrays in enumerate(found):
+        require_inputs(known, arrays)
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise UsageError(
+                    f"sample {n} has NaN or infinity in '{name}'", "leave it out of `data`"
+                )
+    if len(found) < 2:
+        raise UsageError(
+            f"{len(found)} samples are too few to calibrate on some and to compare on others",
+            "give some hundred, along the first dimension of each array of `data`",
+        )
+    return found
+
+
+def _named(ports: Sequence[Endpoint], arrays: Arrays) -> Arrays:
+    """A single array by the name of the only input."""
+    if len(ports) == len(arrays) == 1:
+        return {ports[0].name: next(iter(arrays.values()))}
+    return arrays

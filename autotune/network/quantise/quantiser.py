@@ -1,0 +1,243 @@
+"""⑩ ONNX Runtime's quantiser: ranges of tensors on samples, and models with products of bytes.
+
+    form = float_form(model, folder)        batch normalisations folded, every node named
+    ranges = form.ranges(feeds)             of every tensor, on samples
+    form.write(ranges, products, path)      QDQ around these products, and around what lies between
+
+Data are uint8 with a zero point, weights int8 with a scale per output channel. A tensor is rounded
+where a product reads it, and on its way from a product to the next: what lies behind the last one,
+the scores of a classifier above all, stays in float32.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from autotune.errors import MissingDependency
+from autotune.graph.reader.node_order import all_nodes, names_read_by
+from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
+from autotune.graph.reader.opsets import opset_of
+from autotune.graph.reader.random_weights import replace_all
+from autotune.network.quantise.likeness import Arrays
+from autotune.network.runtime.baselines import blamed
+from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME, onnxruntime_package
+
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Operators with constant weights that are products of bytes."""
+
+BETWEEN = (
+    "Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool",
+    "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Split", "Squeeze", "Transpose",
+    "Unsqueeze",
+)  # fmt: skip
+"""Operators that read and write bytes where they lie between two such products."""
+
+_LEAST_OPSET = 13
+"""The first one with a scale per channel."""
+_QUANTISED = ("Integer", "QLinear", "DequantizeLinear", "QuantizeLinear", "NBits", "QGemm", "QAtt")
+"""Parts of the names of operators of quantised models."""
+
+
+def quantisation_package() -> Any:
+    """The quantiser of ONNX Runtime. Raises MissingDependency."""
+    try:
+        onnxruntime_package()
+        return import_module("onnxruntime.quantization")
+    except ImportError as error:
+        raise MissingDependency(
+            "onnxruntime, which calibrates the model, is not installed",
+            "pip install 'autotune-compiler[quantise]'",
+        ) from error
+
+
+def is_quantised_already(model: ModelProto) -> bool:
+    """Whether a model has operators of integers, or integers that are dequantised."""
+    graphs = (model.graph, *model.functions)
+    return any(
+        part in node.op_type for graph in graphs for node in all_nodes(graph) for part in _QUANTISED
+    )
+
+
+def float_form(model: ModelProto, folder: Path) -> FloatForm:
+    """`model` as the quantiser takes it; files go into `folder`. Raises ModelError."""
+    package = quantisation_package()
+    given, ready = folder / "given.onnx", folder / "float.onnx"
+    drop_initializers_from_inputs(model)
+    with blamed(ONNXRUNTIME, "prepare", ""), _silence():
+        onnx.save(model, given)
+        package.quant_pre_process(str(given), str(ready), skip_symbolic_shape=True)
+        found = onnx.load(ready)
+    given.unlink()
+    with blamed("onnx", "convert", ""):
+        if opset_of(found.opset_import) < _LEAST_OPSET:
+            found = onnx.version_converter.convert_version(found, _LEAST_OPSET)
+        found = onnx.shape_inference.infer_shapes(found)
+    _name_nodes(found.graph)
+    onnx.save(found, ready)
+    return FloatForm(found, ready)
+
+
+@dataclass(frozen=True)
+class FloatForm:
+    """A model in float32 whose nodes have names of their own, and its file."""
+
+    proto: ModelProto
+    path: Path
+
+    @cached_property
+    def products(self) -> tuple[str, ...]:
+        """Names of the products with constant weights, in order."""
+        kind = TensorProto.FLOAT
+        weights = {
+            t.name for t in self.proto.graph.initializer if t.data_type == kind and len(t.dims) > 1
+        }
+        return tuple(
+            node.name
+            for node in self.proto.graph.node
+            if node.op_type in PRODUCTS and _is_standard(node) and node.input[1] in weights
+        )
+
+    def ranges(
+        self, feeds: Sequence[Arrays], tell: Callable[[int, int], None] = lambda n, total: None
+    ) -> Any:
+        """Least and largest elements of every tensor over `feeds`. Raises ModelError."""
+        package = quantisation_package()
+        with blamed(ONNXRUNTIME, "calibrate", ""), _silence():
+            calibrator = package.create_calibrator(
+                str(self.path),
+                [*PRODUCTS, *BETWEEN],
+                augmented_model_path=str(self.path.with_name("augmented.onnx")),
+                calibrate_method=package.CalibrationMethod.MinMax,
+            )
+            calibrator.collect_data(_reader(package, feeds, tell))
+            return calibrator.compute_data()
+
+    def write(
+        self, ranges: Any, products: Sequence[str], path: Path, between: Sequence[str] = BETWEEN
+    ) -> None:
+        """Write the model with these `products` in bytes, and `between` those. Raises ModelError.
+
+        `products`: at least one.
+        """
+        package = quantisation_package()
+        model = ModelProto()
+        model.CopyFrom(self.proto)
+        chosen = set(products)
+        names = [*products, *_between(model.graph, chosen, set(between))]
+        kinds = package.QuantType.QInt8, package.QuantType.QUInt8
+        types = [*PRODUCTS, *between]
+        with blamed(ONNXRUNTIME, "quantise", ""), _silence():
+            quantiser = package.QDQQuantizer(model, True, False, *kinds, ranges, names, [], types)
+            quantiser.quantize_model()
+            found = quantiser.model.model
+        _keep_floats_behind(found.graph, chosen)
+        onnx.save(found, path)
+
+
+def _reader(package: Any, feeds: Sequence[Arrays], tell: Callable[[int, int], None]) -> Any:
+    """The samples, as the calibrator asks for them."""
+
+    def told() -> Iterator[dict[str, Any]]:
+        for n, arrays in enumerate(feeds):
+            tell(n, len(feeds))
+            yield dict(arrays)
+
+    left = told()
+    base = package.CalibrationDataReader
+    return type("Samples", (base,), {"get_next": lambda self: next(left, None)})()
+
+
+def _is_standard(node: NodeProto) -> bool:
+    return node.domain in ("", "ai.onnx")
+
+
+def _name_nodes(graph: GraphProto) -> None:
+    """Give nodes without a name of their own one."""
+    taken: set[str] = set()
+    for n, node in enumerate(graph.node):
+        if not node.name or node.name in taken:
+            node.name = f"{node.output[0] or node.op_type}#{n}"
+        taken.add(node.name)
+
+
+def _between(graph: GraphProto, products: Set[str], kinds: Set[str]) -> Iterator[str]:
+    """Nodes of these kinds on the ways from one of `products` to another."""
+    behind: set[str] = set()
+    riders = set()
+    for node in graph.node:
+        if node.name not in products and node.op_type in kinds and behind & {*node.input}:
+            riders.add(node.name)
+        if node.name in products or node.name in riders:
+            behind.update(node.output)
+    ahead: set[str] = set()
+    for node in reversed(graph.node):
+        if node.name in products:
+            ahead.add(node.input[0])
+        elif node.name in riders and ahead & {*node.output}:
+            ahead.update(node.input)
+            yield node.name
+
+
+def _keep_floats_behind(graph: GraphProto, products: Set[str]) -> None:
+    """Take out the rounding of tensors from which no product can be reached.
+
+        y' -> QuantizeLinear -> DequantizeLinear -> y      becomes      y
+
+    Those that bodies of control flow read stay.
+    """
+    ahead = {name for node in graph.node for name in {*names_read_by(node)} - {*node.input}}
+    for node in reversed(graph.node):
+        if node.name in products or ahead & {*node.output}:
+            ahead.update(node.input)
+    makers = {name: node for node in graph.node for name in node.output}
+    outputs = {o.name for o in graph.output}
+    renamed: dict[str, str] = {}
+    removed: set[str] = set()
+    for node in graph.node:
+        rounding = makers.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+        if rounding is None or rounding.op_type != "QuantizeLinear" or node.output[0] in ahead:
+            continue
+        source, result = rounding.input[0], node.output[0]
+        if result not in outputs:
+            renamed[result] = source
+        elif source in makers:
+            renamed[source] = result
+        else:
+            continue
+        removed.add(result)
+    kept = [node for node in graph.node if node.output[0] not in removed]
+    for node in kept:
+        for names in (node.input, node.output):
+            names[:] = [_last(renamed, name) for name in names]
+    read = {name for node in kept for name in node.input} | outputs
+    used = [n for n in kept if n.op_type != "QuantizeLinear" or n.output[0] in read]
+    replace_all(graph.node, used)
+    read = {name for node in graph.node for name in names_read_by(node)}
+    replace_all(graph.initializer, [t for t in graph.initializer if t.name in read])
+
+
+def _last(renamed: dict[str, str], name: str) -> str:
+    while name in renamed:
+        name = renamed[name]
+    return name
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Without the warnings of the quantiser, unless the program has a handler for them."""
+    handler = logging.NullHandler()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
