@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,14 @@ from autotune.errors import UsageError, WrongNumbers
 from autotune.files import replacing, require_place
 from autotune.graph.network import Port, chosen
 from autotune.graph.reader.model_files import ModelSource, model_file
+from autotune.graph.reader.onnx_reader import read_file
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.bench.gate import GateVerdict, rounds_within, verdict
-from autotune.network.bench.profile import profile_tasks
+from autotune.network.bench.profile import seconds_per_call
 from autotune.network.check.check_inputs import inferences
 from autotune.network.check.oracles import by_onnxruntime
-from autotune.network.quantise.likeness import Arrays, Judge, Likeness
+from autotune.network.quantise.likeness import Arrays, Judge, Likeness, Runner
 from autotune.network.quantise.quantiser import (
-    FloatForm,
     float_form,
     is_quantised_already,
     quantisation_package,
@@ -54,9 +53,10 @@ _LEAST_ROWS = 200
 """Labels of which one is half a percent."""
 _ALONE = 8
 """Samples on which the error of each product alone is measured."""
-_PROFILE_RUNS, _PROFILE_S = 10, 0.5
 _TRIED_S, _TIMED_S = 2.0, 6.0
 _LEAST_RMS = 1e-9
+_FEWER = 0.9
+"""Of the products that ONNX Runtime finds alike, where those that were compiled are not."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,11 @@ class Quantised:
 
     def __str__(self) -> str:
         n = len(self.integers)
+        share = f"{n} of {n + len(self.floats)} products in bytes"
         times = f"{format_seconds(self.float_s)} in float32, {format_seconds(self.integer_s)} so"
         return (
             f"measured in turns: {times} ({self.speed:.3f}x, {self.slowest:.3f}x to "
-            f"{self.fastest:.3f}x); {self.likeness}; {n} of {n + len(self.floats)} products in bytes"
+            f"{self.fastest:.3f}x); {self.likeness}; {share}"
         )
 
 
@@ -138,7 +139,7 @@ def quantised(request: QuantiseRequest, progress: Progress = no_progress) -> Qua
         model_file(request.model) as path,
         tempfile.TemporaryDirectory(prefix="autotune-") as folder,
     ):
-        return _Quantising(replace(request, model=path), path, Path(folder), progress).run()
+        return Quantising(replace(request, model=path), path, Path(folder), progress).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +152,14 @@ class _Candidate:
     sources: Sources
 
 
-class _Quantising:
+class Quantising:
     """The work on one request, whose model is the file `path`; further files go into `folder`."""
 
     def __init__(
         self, request: QuantiseRequest, path: Path, folder: Path, progress: Progress
     ) -> None:
-        self._request, self._folder, self._progress = request, folder, progress
-        self._output = Path(request.output)
+        self.request, self._folder, self._progress = request, folder, progress
+        self._output, self._n_written = Path(request.output), 0
         first = self._plan(path, check=True, note=request.note)
         if len(first.bound.variants) > 1:
             raise UsageError(
@@ -166,8 +167,10 @@ class _Quantising:
             )
         require_place(self._output, n_bytes=model_bytes(path), inputs=model_files(path))
         (original,) = first.bound.originals()
-        if is_quantised_already(original.proto):
+        given = read_file(path)
+        if is_quantised_already(given):
             raise UsageError(f"{path.name} is quantised already", "give the model in float32")
+        _require_outputs([o.name for o in given.graph.output], request.labels or ())
         sources = first.sources()
         samples = samples_of(sources.inputs[0], request.data)
         self._calibration, self._held = samples[::2], samples[1::2]
@@ -176,23 +179,24 @@ class _Quantising:
         self._float = model_of(compile_plan(first, sources).artifact)
         self._judge = Judge(self._float.run, self._held, tuple(request.labels or ()))
         with progress("folding constants"):
-            self._form = float_form(original.proto, folder)
-        if not self._form.products:
+            self.form = float_form(given, folder)
+        if not self.form.products:
             raise UsageError(
                 f"{path.name} has no product with constant float32 weights",
                 "there is nothing to quantise: give the model in float32",
             )
+        fed = [{**sample, **self._fixed} for sample in self._calibration]
         with progress("calibrating") as tell:
-            self._ranges = self._form.ranges([*map(self._fed, self._calibration)], tell)
+            self._ranges = self.form.ranges(fed, tell)
 
     def run(self) -> Quantised:
         """The model of integers, written."""
         for text in self._told():
-            self._request.note(text)
+            self.request.note(text)
         begun, gains = self._fastest()
-        found = begun, self._likeness(begun)
+        found = begun, self.likeness(begun.model.run)
         if not self._is_alike(found[1]):
-            found = self._alike(begun, gains, found[1])
+            found = self.alike(begun, gains, found[1])
         candidate, likeness = found
         result = self._timed(candidate, likeness)
         with replacing(self._output) as file, candidate.path.open("rb") as source:
@@ -202,7 +206,7 @@ class _Quantising:
     # --- compiled networks ---
 
     def _plan(self, path: Path, check: bool = False, note: Note = silent) -> CompilePlan:
-        asked = self._request
+        asked = self.request
         request = CompileRequest(
             path,
             shapes=asked.shapes,
@@ -214,12 +218,18 @@ class _Quantising:
         )
         return replace(plan(request), progress=self._progress)
 
-    def _candidate(self, products: Iterable[str]) -> _Candidate:
+    def _written(self, products: Iterable[str]) -> tuple[tuple[str, ...], Path]:
+        """A file with these products in bytes, and their names in order."""
         names = set(products)
-        ordered = tuple(name for name in self._form.products if name in names)
-        path = self._folder / "integers.onnx"
-        path = path.with_stem(f"integers{len(list(self._folder.iterdir()))}")
-        self._form.write(self._ranges, ordered, path)
+        ordered = tuple(name for name in self.form.products if name in names)
+        self._n_written += 1
+        path = self._folder / f"integers{self._n_written}.onnx"
+        self.form.write(self._ranges, ordered, path)
+        return ordered, path
+
+    def candidate(self, products: Iterable[str]) -> _Candidate:
+        """The network with these products in bytes, compiled."""
+        ordered, path = self._written(products)
         return _Candidate(ordered, path, *self._compiled(path))
 
     def _compiled(self, path: Path) -> tuple[Model, Sources]:
@@ -231,15 +241,17 @@ class _Quantising:
 
     def _fastest(self) -> tuple[_Candidate, Mapping[str, float]]:
         """All products in bytes, or those alone that gain; and the seconds that each gains."""
-        everything = self._candidate(self._form.products)
+        everything = self.candidate(self.form.products)
+        floats, sources = self._compiled(self.form.path)
         with self._progress("timing products"):
-            before = seconds_of_products(*self._compiled(self._form.path))
-            after = seconds_of_products(everything.model, everything.sources)
+            both = seconds_per_call((floats, everything.model), self._held[0])
+        before = seconds_of_products(sources, both[0])
+        after = seconds_of_products(everything.sources, both[1])
         gains = {n: before.get(n, 0.0) - after.get(n, 0.0) for n in everything.products}
         faster = [name for name, gain in gains.items() if gain > 0]
         if not faster or len(faster) == len(gains):
             return everything, gains
-        some = self._candidate(faster)
+        some = self.candidate(faster)
         with self._progress("timing both in turns"):
             found = self._in_turns(some.model, everything.model, _TRIED_S)
         return (some if found.ratio < 1 else everything), gains
@@ -256,7 +268,7 @@ class _Quantising:
         with self._progress("timing in turns with float32"):
             rounds = rounds_within(lambda: ours.run(inputs), lambda: theirs.run(inputs), _TIMED_S)
         found, float_s = verdict(rounds, None), float(np.median(rounds.before_s))
-        floats = tuple(n for n in self._form.products if n not in candidate.products)
+        floats = tuple(n for n in self.form.products if n not in candidate.products)
         return Quantised(
             self._output,
             float_s,
@@ -272,20 +284,22 @@ class _Quantising:
 
     # --- outputs ---
 
-    def _fed(self, sample: Arrays) -> dict[str, Any]:
-        """What ONNX Runtime takes for a sample: with the inputs that the user has bound."""
-        return {**sample, **self._fixed}
-
-    def _likeness(self, candidate: _Candidate) -> Likeness:
+    def likeness(self, run: Runner) -> Likeness:
+        """Outputs of a network on the samples held back, beside those of float32."""
         with self._progress("comparing outputs") as tell:
-            return self._judge.likeness(candidate.model.run, tell=tell)
+            return self._judge.likeness(run, tell=tell)
+
+    def _by_onnxruntime(self, path: Path) -> Runner:
+        """A file in ONNX Runtime: what is compiled of it has the same outputs but for roundings."""
+        run = by_onnxruntime(self._float.n_threads, path)
+        return lambda inputs: run({**inputs, **self._fixed})
 
     def _is_alike(self, found: Likeness) -> bool:
         if self._judge.has_labels:
-            return found.agreement >= self._request.agreement
-        return found.error <= self._request.max_error
+            return found.agreement >= self.request.agreement
+        return found.error <= self.request.max_error
 
-    def _alike(
+    def alike(
         self, begun: _Candidate, gains: Mapping[str, float], first: Likeness
     ) -> tuple[_Candidate, Likeness]:
         """As many products in bytes as the outputs permit. Raises WrongNumbers where none is."""
@@ -294,40 +308,41 @@ class _Quantising:
             begun.products,
             key=lambda name: -gains.get(name, 0.0) / max(errors[name], _LEAST_RMS) ** 2,
         )
-        asked, tried = self._request, [first]
 
-        def within(n: int) -> tuple[_Candidate, Likeness] | None:
+        def within(n: int) -> Likeness | None:
             if n == len(order):
                 return None
-            candidate = self._candidate(order[:n])
-            tried.append(self._likeness(candidate))
-            return (candidate, tried[-1]) if self._is_alike(tried[-1]) else None
+            found = self.likeness(self._by_onnxruntime(self._written(order[:n])[1]))
+            return found if self._is_alike(found) else None
 
-        found = most_within(len(order), within)
-        if found is None:
-            limit = (
-                arguments(agreement=asked.agreement)
-                if self._judge.has_labels
-                else arguments(max_error=asked.max_error)
-            )
-            raise WrongNumbers(
-                f"no product can be in bytes: {tried[-1]}",
-                f"give more samples of what the model is for, or permit more than {limit}",
-            )
-        n_floats = len(order) - found[0]
-        asked.note(f"{n_floats} products that bytes make faster stay in float32: {first} otherwise")
-        return found[1]
+        n, _ = most_within(len(order), within) or (0, None)
+        while n > 0:
+            candidate = self.candidate(order[:n])
+            likeness = self.likeness(candidate.model.run)
+            if self._is_alike(likeness):
+                self.request.note(
+                    f"{len(order) - n} of {len(order)} products stay in float32: in bytes, {first}"
+                )
+                return candidate, likeness
+            n = min(n - 1, int(_FEWER * n))
+        limit = (
+            arguments(agreement=self.request.agreement)
+            if self._judge.has_labels
+            else arguments(max_error=self.request.max_error)
+        )
+        raise WrongNumbers(
+            f"no product can be in bytes: with all of them {first}",
+            f"give more samples of what the model is for, or permit more than {limit}",
+        )
 
     def _errors(self, products: Sequence[str]) -> dict[str, float]:
         """RMS errors of the outputs where one product alone is in bytes, by ONNX Runtime."""
-        samples, path = self._calibration[:_ALONE], self._folder / "alone.onnx"
+        samples = self._calibration[:_ALONE]
         errors = {}
         with self._progress("measuring the error of each product") as tell:
             for n, name in enumerate(products):
-                self._form.write(self._ranges, [name], path)
-                run = by_onnxruntime(self._float.n_threads, path)
-                found = self._judge.likeness(lambda x, r=run: r(self._fed(x)), samples)
-                errors[name] = found.rms
+                run = self._by_onnxruntime(self._written([name])[1])
+                errors[name] = self._judge.likeness(run, samples).rms
                 tell(n + 1, len(products))
         return errors
 
@@ -342,9 +357,9 @@ class _Quantising:
             )
         if self._judge.has_labels:
             names = ", ".join(self._judge.labels) or "whole numbers"
-            yield f"labels decide, of {names}: {arguments(agreement=self._request.agreement)}"
+            yield f"labels decide, of {names}: {arguments(agreement=self.request.agreement)}"
         else:
-            yield f"no output has labels: {arguments(max_error=self._request.max_error)} decides"
+            yield f"no output has labels: {arguments(max_error=self.request.max_error)} decides"
         n_rows = len(self._held) * self._judge.n_rows
         if self._judge.has_labels and n_rows < _LEAST_ROWS:
             yield (
@@ -353,15 +368,25 @@ class _Quantising:
             )
 
 
+def _require_outputs(known: Sequence[str], names: Iterable[str]) -> None:
+    """Raise UsageError for names that are no outputs of a model."""
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"the model has no output '{name}'", f"its outputs are: {', '.join(known)}"
+            )
+
+
 def multiplies_bytes(target: Target) -> bool:
     """Whether an instruction of the target multiplies bytes."""
     return any({"int8", "uint8"} & {*form.operands} for form in target.isa.forms)
 
 
-def seconds_of_products(model: Model, sources: Sources) -> dict[str, float]:
-    """Seconds of every product of a running network, by the name of its node."""
-    profile = profile_tasks(model, {}, _PROFILE_RUNS, _PROFILE_S)
-    known = {task.key: task.time_s / task.n_calls for task in profile.tasks}
+def seconds_of_products(sources: Sources, known: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of every product of a running network, by the name of its node.
+
+    `known`: of a call of each task that it has.
+    """
     calls = (call for network in sources.networks for call in chosen(network, known).calls)
     return seconds_by_product((call, known[call.task]) for call in calls if call.task in known)
 

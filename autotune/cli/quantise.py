@@ -1,4 +1,4 @@
-"""⑪ `autotune quantise`: a model with products of bytes where that is faster, and nearly as exact."""
+"""⑪ `autotune quantise`: products of bytes where that is faster, and nearly as exact."""
 
 from __future__ import annotations
 

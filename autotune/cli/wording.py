@@ -115,6 +115,7 @@ _NAMES = {
     "dims": "dim",
     "fallback": "fallback",
     "keep_cut": "keep-cut",
+    "labels": "labels",
     "log": "log",
     "max_error": "max-error",
     "max_size": "max-size",

@@ -29,6 +29,8 @@ def files(tmp_path_factory: pytest.TempPathFactory, tuned: Path) -> Path:
     (folder / "log.jsonl").write_bytes(tuned.read_bytes())
     (folder / "mine.py").write_text(SCHEDULE)
     np.save(folder / "x.npy", np.zeros((4, 8), np.float32))
+    samples = np.random.default_rng(0).standard_normal((32, 8))
+    np.savez(folder / "samples.npz", x=samples.astype(np.float32))
     onnx.save(mlp(batch="n"), folder / "open.onnx")
     return folder
 
@@ -40,6 +42,7 @@ COMMANDS: list[tuple[str, str]] = [
     ("tasks", "tasks {model} --dag"),
     ("tasks", "tasks open.onnx --dim n=2,4"),
     ("compile", "compile --log log.jsonl -o a.atn"),
+    ("quantise", "quantise {model} --data samples.npz -o q.onnx --threads 1 --max-error 0.5"),
     ("run", "run a.atn"),
     ("run", "run a.atn --input x.npy -o y.npz"),
     ("bench", "bench a.atn --time 0.1s --against onnxruntime"),

@@ -135,6 +135,26 @@ def profile_tasks(
     return NetworkProfile(tasks, statistics.median(whole), len(whole), model.n_threads)
 
 
+def seconds_per_call(
+    models: Sequence[Model],
+    inputs: Mapping[str, NDArray[Any]],
+    min_runs: int = 10,
+    min_s: float = 1.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[dict[str, float]]:
+    """Seconds of one call of every task, by key, of models that take the same inputs, in turns."""
+    runs: list[list[list[float]]] = [[] for _ in models]
+    start = clock()
+    while len(runs[0]) < min_runs + _WARM_UPS or clock() - start < min_s:
+        for model, found in zip(models, runs, strict=True):
+            found.append([kernel.time_s for kernel in model.profile(inputs)])
+    several = []
+    for model, found in zip(models, runs, strict=True):
+        tasks = task_times(model.artifact.kernels, np.array(found[_WARM_UPS:]), {})
+        several.append({task.key: task.time_s / task.n_calls for task in tasks})
+    return several
+
+
 def fallback_share(model: Model, min_runs: int = 5) -> float:
     """Share of the time that segments of ONNX Runtime take of an inference on random inputs."""
     profile = profile_tasks(model, min_runs=min_runs, min_s=0.0)

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.dtypes import is_float
 from autotune.errors import UsageError
 from autotune.network.check.accuracy import agreement, is_classifier
-from autotune.network.check.differences import difference, flat_outputs, relative_rms
+from autotune.network.check.differences import difference, flat_outputs, is_float, relative_rms
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -88,7 +87,7 @@ class _Sums:
 class Judge:
     """Compares networks with `truth` on `samples`; `labels`: outputs whose rows are scores.
 
-    Without any those that look like it, see the module. Raises UsageError for other names.
+    Without any those that look like it, see the module. Raises UsageError where they have no rows.
     """
 
     truth: Runner
@@ -100,17 +99,14 @@ class Judge:
 
     def __post_init__(self) -> None:
         outputs = flat_outputs(self.truth(self.samples[0]))
-        for name in self.labels:
-            if name not in outputs or outputs[name].ndim == 0:
-                raise UsageError(
-                    f"the model has no output '{name}' with rows of scores",
-                    f"its outputs are: {', '.join(outputs)}",
-                )
         is_whole = {name for name, a in outputs.items() if a.dtype.kind in "iub"}
         if not self.labels:
             self.labels = tuple(n for n, a in outputs.items() if _has_labels(n, a))
             self._integers = frozenset(is_whole)
         self.n_rows = sum(self._labels(name, a, a)[0] for name, a in outputs.items())
+        if self.has_labels and not self.n_rows:
+            names = ", ".join(self.labels)
+            raise UsageError(f"there are no rows of scores in {names}", "leave out `labels`")
 
     @property
     def has_labels(self) -> bool:
@@ -143,7 +139,8 @@ class Judge:
         """Number of labels of an output, and of equal ones."""
         if name in self._integers:
             return expected.size, int(np.count_nonzero(np.equal(actual, expected)))
-        return agreement(actual, expected) if name in self.labels else (0, 0)
+        has_rows = name in self.labels and expected.ndim > 0
+        return agreement(actual, expected) if has_rows else (0, 0)
 
 
 def _has_labels(name: str, output: Array) -> bool:
