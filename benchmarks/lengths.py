@@ -64,7 +64,14 @@ def _tuned(path: Path, lengths: tuple[int, ...], trials: int, threads: int) -> P
         dims = {"n": list(lengths)}
         n = trials * n_tasks
         done = autotune.tune(
-            path, log, dims=dims, trials=n, threads=threads, store="none", show="nothing"
+            path,
+            log,
+            dims=dims,
+            trials=n,
+            threads=threads,
+            store="none",
+            show="nothing",
+            compare=False,
         )
         click.echo(f"{lengths}: {done}", err=True)
     return log

@@ -302,6 +302,7 @@ def _tuned(
             threads=plan.threads,
             precision=precision,
             show="nothing",
+            compare=False,
         )
         trials = len(read_log(log).records)
     artifact = folder / _ARTIFACT

@@ -129,7 +129,9 @@ def _compiled_model(model: Model, log: Path, plan: Plan) -> tuple[Compiled, floa
     path = log.with_suffix(".onnx")
     onnx.save(model.proto(), path)
     trials, time_s = plan.trials, plan.tune_s
-    autotune.tune(path, log, trials=trials, time_s=time_s, threads=plan.threads, show="nothing")
+    autotune.tune(
+        path, log, trials=trials, time_s=time_s, threads=plan.threads, show="nothing", compare=False
+    )
     artifact = autotune.compile(path, log, threads=plan.threads).artifact
     artifact.save(log.with_suffix(".atn"))
     return autotune.load(log.with_suffix(".atn")), artifact.max_error

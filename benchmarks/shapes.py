@@ -115,10 +115,12 @@ def _tune(case: Case, path: Path, log: Path, threads: int, tune_s: float | None)
     from autotune.tuner import spent
 
     if tune_s is not None and log.exists():
-        autotune.resume(log, time_s=tune_s, show="nothing")
+        autotune.resume(log, time_s=tune_s, show="nothing", compare=False)
     elif tune_s is not None:
         dims = case.bound(case.values)
-        autotune.tune(path, log, time_s=tune_s, threads=threads, dims=dims, show="nothing")
+        autotune.tune(
+            path, log, time_s=tune_s, threads=threads, dims=dims, show="nothing", compare=False
+        )
     return spent(read_log(log)).elapsed_s if log.exists() else 0.0
 
 

@@ -212,7 +212,7 @@ def _compiled(model: onnx.ModelProto, place: Path, plan: Plan) -> autotune.Model
     if plan.trials:
         n_tasks = len(autotune.build_network(path).tasks)
         trials = plan.trials * n_tasks
-        autotune.tune(path, log, trials=trials, threads=plan.threads, show="nothing")
+        autotune.tune(path, log, trials=trials, threads=plan.threads, show="nothing", compare=False)
     compiled = autotune.compile(path, log if plan.trials else None, threads=plan.threads)
     return autotune.Model(compiled.artifact, plan.threads)
 

@@ -205,10 +205,12 @@ def tuned(model: Path, log: Path, seconds: float, runner: str) -> None:
     if log.exists():
         rest = seconds - spent(read_log(log)).elapsed_s
         if rest > (1 - _SPENT) * seconds:
-            autotune.resume(log, time_s=rest)
+            autotune.resume(log, time_s=rest, compare=False)
     else:
         dims = MODELS.get(model.stem, {})
-        autotune.tune(model, log, time_s=seconds, target=_TARGET, runner=runner, dims=dims)
+        autotune.tune(
+            model, log, time_s=seconds, target=_TARGET, runner=runner, dims=dims, compare=False
+        )
 
 
 def cells(runs: Sequence[Found]) -> list[str]:

@@ -21,6 +21,7 @@ from tests.fuzz.judging import Question
 from tests.fuzz.passes import changed, judged
 from tests.graph.layers import LAYERS
 from tests.graph.onnx_models import random_feeds, save
+from tests.network.test_network_precision import conv_net
 from tests.targets import VNNI
 
 EACH = pytest.mark.parametrize("name", LAYERS)
@@ -34,6 +35,14 @@ def layer(name: str) -> ModelProto:
 def test_no_pass_changes_what_a_layer_computes(name: str, rng: np.random.Generator) -> None:
     outcome = judged(Question(name, LAYERS[name](rng).SerializeToString()))
     assert outcome.kind is Kind.RIGHT, outcome.text
+
+
+def test_tensors_have_the_names_of_the_file_also_where_they_are_stored_channels_last(
+    rng: np.random.Generator,
+) -> None:
+    network = build_network(conv_net(rng))
+    assert {"r1", "r2", "sum"} <= {name for c in network.calls for name in c.outputs.values()}
+    assert {"r1", "r2"} <= {name for c in network.calls for name in c.inputs.values()}
 
 
 def test_a_pass_that_changes_a_number_is_named(tmp_path: Path) -> None:

@@ -351,7 +351,7 @@ def test_a_log_beside_the_model_is_used_if_it_fits(
 
     monkeypatch.setattr(compiling, "compiled", compile_noted)
     log = path.with_suffix(".jsonl")
-    autotune.tune(path, log, trials=2, threads=1)
+    autotune.tune(path, log, trials=2, threads=1, compare=False)
     ort.InferenceSession(path)
     session_of(path, log=log)
     saved(STATIC.replace("Abs", "Exp"))
@@ -389,7 +389,7 @@ def test_a_session_runs_as_many_threads_as_are_usable(
     options.intra_op_num_threads = 0
     monkeypatch.delenv("AUTOTUNE_THREADS")
     log = path.with_suffix(".jsonl")
-    autotune.tune(path, log, trials=2, threads=1)
+    autotune.tune(path, log, trials=2, threads=1, compare=False)
     assert n_threads(log) == 1  # what was tuned, though more could run
     write_log(log, for_threads(read_log(log), 4))
     assert n_threads() == n_threads(log) == 2  # the programs of the log, on what is usable
