@@ -304,18 +304,14 @@ class Quantising:
     ) -> tuple[_Candidate, Likeness]:
         """As many products in bytes as the outputs permit. Raises WrongNumbers where none is."""
         errors = self._errors(begun.products)
-        order = sorted(
+        by_gain = sorted(
             begun.products,
             key=lambda name: -gains.get(name, 0.0) / max(errors[name], _LEAST_RMS) ** 2,
         )
-
-        def within(n: int) -> Likeness | None:
-            if n == len(order):
-                return None
-            found = self.likeness(self._by_onnxruntime(self._written(order[:n])[1]))
-            return found if self._is_alike(found) else None
-
-        n, _ = most_within(len(order), within) or (0, None)
+        by_error = sorted(begun.products, key=lambda name: errors[name])
+        order, n = self._most_alike(by_gain)
+        if not n:  # the first alone makes too large an error for its gain
+            order, n = self._most_alike(by_error)
         while n > 0:
             candidate = self.candidate(order[:n])
             likeness = self.likeness(candidate.model.run)
@@ -334,6 +330,18 @@ class Quantising:
             f"no product can be in bytes: with all of them {first}",
             f"give more samples of what the model is for, or permit more than {limit}",
         )
+
+    def _most_alike(self, order: Sequence[str]) -> tuple[Sequence[str], int]:
+        """How many of the first products may be in bytes, but not all, by ONNX Runtime."""
+
+        def within(n: int) -> Likeness | None:
+            if n == len(order):
+                return None
+            found = self.likeness(self._by_onnxruntime(self._written(order[:n])[1]))
+            return found if self._is_alike(found) else None
+
+        found = most_within(len(order), within)
+        return order, found[0] if found else 0
 
     def _errors(self, products: Sequence[str]) -> dict[str, float]:
         """RMS errors of the outputs where one product alone is in bytes, by ONNX Runtime."""
