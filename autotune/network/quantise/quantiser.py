@@ -121,7 +121,11 @@ class FloatForm:
         model = ModelProto()
         model.CopyFrom(self.proto)
         kinds = package.QuantType.QInt8, package.QuantType.QUInt8
-        options = {"OpTypesToExcludeOutputQuantization": [*PRODUCTS], "QuantizeBias": False}
+        options = {
+            "OpTypesToExcludeOutputQuantization": [*PRODUCTS],
+            "QuantizeBias": False,
+            "QDQDisableWeightAdjustForInt32Bias": True,
+        }
         with blamed(ONNXRUNTIME, "quantise", ""), _silence():
             quantiser = package.QDQQuantizer(
                 model, True, False, *kinds, ranges, [*products], [], [*PRODUCTS], options
