@@ -5,9 +5,9 @@
     form.write(ranges, products, path)      QDQ in front of these products
 
 Data are uint8 with a zero point, weights int8 with a scale per output channel. A tensor is rounded
-once, where a product reads it: sums of convolutions, activations and residual sums are float32 in
-registers until then, and so are biases. (Rounding what lies between as well, as ONNX Runtime does on its own, costs
-7 to 10 times the error in MobileNetV3, and gains nothing where it is fused.)
+once, where a product reads it: sums of products, biases, activations and residual sums are float32
+in registers until then. Rounding what lies between as well, as ONNX Runtime does by itself, made
+seven times the error in a MobileNetV3 (RMS 0.052 for 0.0075), and saves nothing where it is fused.
 """
 
 from __future__ import annotations
