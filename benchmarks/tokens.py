@@ -4,7 +4,8 @@
 
 MODEL is an ONNX file of a decoder with past and present, as optimum and the builder of
 onnxruntime-genai write it; beside a `genai_config.json` it is a model of that runtime too, which is
-measured where it is installed. Without an artifact it is compiled untuned. Rows are added to
+measured where it is installed. Without an artifact it is compiled untuned. An artifact for several
+sessions has a row for a token of each of them, in turns with a session alone. Rows are added to
 `docs/results/tokens.csv`.
 """
 
@@ -12,9 +13,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 
 import click
+import numpy as np
 
 import autotune
 from autotune.cli.options import COUNT
@@ -54,12 +60,34 @@ def main(
         else autotune.load(artifact, n_threads=threads)
     )
     found = autotune.bench_tokens(compiled, past, tokens, against, model, seconds)
-    for name, timing in {"autotune": found.autotune, **found.baselines}.items():
+    times = {
+        n: (t.prompt_s, t.token_s)
+        for n, t in {"autotune": found.autotune, **found.baselines}.items()
+    }
+    if isinstance(compiled, autotune.Model):
+        times |= {
+            f"autotune, {k} sessions": (math.nan, s) for k, s in together(compiled, past, tokens)
+        }
+    for name, pair in times.items():
         cells = (machine, model.parent.name, name, threads, past)
-        figures = [f"{x * 1e3:.3f}" for x in (timing.prompt_s, timing.token_s)]
+        figures = ["" if math.isnan(x) else f"{x * 1e3:.3f}" for x in pair]
         row = dict(zip(FIELDS, [*map(str, cells), *figures], strict=True))
         append_row(out, FIELDS, row)
         click.echo(json.dumps(row))
+
+
+def together(model: autotune.Model, past: int, tokens: int) -> Iterator[tuple[int, float]]:
+    """For each number of sessions that a step may advance: itself, and seconds per token."""
+    for k in sorted({v.artifact.state.sessions for v in model.variants if v.artifact.state} - {1}):
+        first = model.session()
+        first.step(np.ones((1, past), np.int64))
+        sessions = [first, *(first.fork() for _ in range(k - 1))]
+        times = []
+        for n in range(tokens):
+            begun = perf_counter()
+            model.step_together(sessions, np.full((k, 1), n % 100))
+            times.append((perf_counter() - begun) / k)
+        yield k, median(times)
 
 
 if __name__ == "__main__":
