@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.search.cost.ranker import Array, Ranker
+from autotune.search.cost.ranker import Array, Ranker, ordered_pairs
 from benchmarks.search_policies import Batches
 from benchmarks.search_spaces import Space
 
@@ -18,8 +18,6 @@ Positions = NDArray[np.intp]
 
 TRIALS = (8, 16, 32, 64, 128)
 TOP = 8
-_DISTINCT = 1.02
-"""Candidates whose latencies are closer than that have no order: repeats differ by as much."""
 
 
 # --- orders -----------------------------------------------------------------------------------
@@ -27,11 +25,7 @@ _DISTINCT = 1.02
 
 def pairwise_accuracy(scores: Array, latency_s: Array) -> float:
     """Share of pairs of clearly different latency that scores order rightly; equal ones count ½."""
-    i, j = np.triu_indices(len(scores), 1)
-    slower = np.log2(latency_s[i] / latency_s[j])
-    told = np.sign(scores[i] - scores[j]) * np.sign(slower)
-    clear = np.abs(slower) > np.log2(_DISTINCT)
-    return float(np.mean((1 + told[clear]) / 2)) if clear.any() else np.nan
+    return ordered_pairs(scores, np.log2(latency_s))
 
 
 def top_recall(scores: Array, latency_s: Array, k: int = TOP) -> float:

@@ -26,7 +26,7 @@ from autotune.config import TuneConfig
 from autotune.graph.network import Network
 from autotune.records import Log, MeasureRecord, ranked_records, read_log
 from autotune.records.store import store_to_write
-from autotune.search.cost.ranker import Ranker
+from autotune.search.cost.ranker import OTHER_CPU, OTHER_TASK, Ranker
 from autotune.te.form import form_of
 from autotune.tuner import SessionFinished
 from benchmarks.models import NAMES, model_file, read
@@ -41,7 +41,7 @@ RANKER_FIELDS = ["machine", "network", "key", "ranker", "pairs"]
 AFTER = (4, 8, 16, 24, 32, 48, 64)
 """Trials of a task after which its choice is told."""
 WITHIN = 1.05
-OTHER_CPU = "x86-64-v3"
+NARROW_CPU = "x86-64-v3"
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v2", "squeezenet", "inception_v1")
 _LEAST = 8
 """Measurements of a task that a ranker is judged on."""
@@ -58,7 +58,7 @@ class Kind:
 
 KINDS = (
     Kind("no store"),
-    Kind("no store, AVX2", OTHER_CPU),
+    Kind("no store, AVX2", NARROW_CPU),
     Kind("store of others", learns_from="no store"),
     Kind("store of others, AVX2", learns_from="no store, AVX2"),
 )
@@ -257,9 +257,9 @@ def ranker_rows(plan: Plan, name: str) -> Iterator[dict[str, str]]:
     others = [other for other in plan.networks if other != name]
     trained = {
         "cost model only": Ranker(plan.seed),
-        "others, this CPU": _trained(plan, others, plain),
-        "others, AVX2": _trained(plan, others, narrow),
-        "same network, AVX2": _trained(plan, [name], narrow),
+        "others, this CPU": _trained(plan, others, plain, OTHER_TASK),
+        "others, AVX2": _trained(plan, others, narrow, OTHER_CPU),
+        "same network, AVX2": _trained(plan, [name], narrow, OTHER_CPU),
     }
     for space in _spaces(plan, name, plain):
         ran = np.flatnonzero(np.isfinite(space.latency_s))
@@ -274,11 +274,11 @@ def _spaces(plan: Plan, name: str, kind: Kind) -> list[Space]:
     return spaces(read_log(plan.log(name, kind)), _LEAST)
 
 
-def _trained(plan: Plan, names: Sequence[str], kind: Kind) -> Ranker:
+def _trained(plan: Plan, names: Sequence[str], kind: Kind, weight: float) -> Ranker:
     ranker = Ranker(plan.seed)
     for space in (s for name in names for s in _spaces(plan, name, kind)):
         ran = np.flatnonzero(np.isfinite(space.latency_s))
-        ranker.teach(space.task.key, space.x[ran], space.latency_s[ran])
+        ranker.teach(space.task.key, space.x[ran], space.latency_s[ran], weight)
     ranker.train()
     return ranker
 

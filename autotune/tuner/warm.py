@@ -39,11 +39,20 @@ def usable_records(log: Log, target: Target, n_threads: int) -> list[MeasureReco
     ]
 
 
-def teach(ranker: Ranker, dag: ComputeDAG, records: Sequence[MeasureRecord], target: Target) -> int:
-    """Give the ranker all measurements of a task on `target`; how many today's space knows."""
+def teach(
+    ranker: Ranker,
+    dag: ComputeDAG,
+    records: Sequence[MeasureRecord],
+    target: Target,
+    weight: float = 1.0,
+) -> int:
+    """Give the ranker all measurements of a task on `target`; how many today's space knows.
+
+    `weight`: see `Ranker.teach`.
+    """
     n = 0
     for x, latency_s in _samples(dag, records, target):
-        ranker.teach(f"{dag.key} {target.key}", x, latency_s)
+        ranker.teach(f"{dag.key} {target.key}", x, latency_s, weight)
         n += len(latency_s)
     return n
 

@@ -14,7 +14,7 @@ from autotune.search.cost import ranker
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.cost.features import NAMES, features
-from autotune.search.cost.ranker import Ranker
+from autotune.search.cost.ranker import OTHER_TASK, Ranker, ordered_pairs
 from autotune.search.defaults import default_alternatives, default_candidate, default_steps
 from autotune.search.policy import SketchPolicy, algorithm
 from autotune.search.sketch import generate_sketches
@@ -23,6 +23,7 @@ from tests.targets import AVX2, AVX512
 
 TARGET = AVX2
 DAG = gemm(128, 96, 64)
+ANALYTIC = NAMES.index("analytic")
 
 
 def policy(seed: int = 0) -> SketchPolicy:
@@ -113,6 +114,41 @@ def test_the_ranker_learns_what_the_cost_model_misses() -> None:
     ranker.observe("task", x[:200], truth[:200])
     after = np.corrcoef(ranker.predict(x[200:]), np.log2(truth[200:]))[0, 1]
     assert after > max(before, 0.95)
+
+
+def taught(rng: np.random.Generator, slope: float) -> Ranker:
+    """A ranker that knows 12 other tasks, of which a feature tells what the cost model misses."""
+    found = Ranker(0)
+    for n in range(12):
+        x = rng.random((30, len(NAMES)))
+        noise = 0.2 * rng.standard_normal(len(x))
+        log2 = x[:, ANALYTIC] + slope * x[:, NAMES.index("chain")] + noise + 3.0 * n
+        found.teach(f"other {n}", x, np.exp2(log2), OTHER_TASK)
+    found.train()
+    return found
+
+
+def test_what_other_tasks_taught_has_to_earn_its_place() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.random((200, len(NAMES)))
+    np.testing.assert_array_equal(taught(rng, 0.0).predict(x), x[:, ANALYTIC])
+    truth = x[:, ANALYTIC] + 2.0 * x[:, NAMES.index("chain")]
+    learnt = ordered_pairs(taught(rng, 2.0).predict(x), truth)
+    assert learnt > 0.1 + ordered_pairs(x[:, ANALYTIC], truth)
+
+
+def test_how_fast_a_task_is_as_a_whole_changes_no_order() -> None:
+    rng = np.random.default_rng(4)
+    x, rankers = rng.random((200, len(NAMES))), []
+    for factor in (1.0, 50.0):
+        found = Ranker(0)
+        for task, at in (("one", slice(100)), ("two", slice(100, 200))):
+            log2 = x[at, ANALYTIC] + 2.0 * x[at, NAMES.index("chain")]
+            found.observe(task, x[at], np.exp2(log2) * (factor if task == "two" else 1.0))
+        found.train()
+        rankers.append(found)
+    slow, fast = (each.predict(x) for each in rankers)
+    np.testing.assert_allclose(slow - fast, np.mean(slow - fast), atol=1e-6)
 
 
 def test_the_ranker_makes_features_of_what_it_trains_on_only(

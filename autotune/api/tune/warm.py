@@ -18,7 +18,7 @@ from autotune.records import Header, Log, MeasureRecord, read_log
 from autotune.records.store import EntryName, RecordStore, form_digest, joined, store_to_read
 from autotune.search.alike import adapted, known_of
 from autotune.search.cost.analytic import estimate_s
-from autotune.search.cost.ranker import Ranker
+from autotune.search.cost.ranker import OTHER_CPU, OTHER_TASK, Ranker
 from autotune.search.policy import Candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
@@ -99,7 +99,9 @@ def warm_start(
         found = usable_records(judged, target, judged.records[0].n_threads)
         learnt.add(judged, target, (r for r in found if r.run_id not in runs))
     n_learnt = {
-        slot: teach(ranker, learnt.dags[slot], records, targets[slot[1]])
+        slot: teach(
+            ranker, learnt.dags[slot], records, targets[slot[1]], _weight(slot, header, dags)
+        )
         for slot, records in learnt.records.items()
     }
     ranker.train()
@@ -123,6 +125,14 @@ def warm_start(
         len(alike),
         tuple(dict.fromkeys(others)),
     )
+
+
+def _weight(slot: tuple[str, str], header: Header, dags: Mapping[str, ComputeDAG]) -> float:
+    """How much the ranker heeds measurements of a task on a CPU."""
+    key, cpu = slot
+    if cpu != header.target.key:
+        return OTHER_CPU
+    return 1.0 if key in dags else OTHER_TASK
 
 
 def _alike(

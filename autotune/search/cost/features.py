@@ -70,6 +70,12 @@ MAIN: tuple[Feature, ...] = (
     Feature(
         "l3_misses", "log2 B/flop", "traffic beyond L3", lambda s, t: _per_flop(s.traffic[2], s)
     ),
+    Feature(
+        "loads_per_byte",
+        "log2 B/B",
+        "bytes loaded over bytes touched: windows that overlap load theirs again",
+        lambda s, t: np.log2(1e-6 + 4.0 * s.loads * s.lanes * s.steps / s.unique_bytes),
+    ),
     Feature("guards", "count", "conditional loads of a step", lambda s, t: s.guards),
     Feature("unique", "log2 B", "bytes touched at all", lambda s, t: _log(s.unique_bytes)),
     Feature("chunks", "log2", "iterations of the parallel range", lambda s, t: _log(s.chunks)),
