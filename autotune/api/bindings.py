@@ -162,7 +162,9 @@ def told_of_state(source: Source) -> dict[str, Any]:
     if source.capacity is None:
         return pairs
     sessions = {"sessions": list(source.sessions)} if source.sessions else {}
-    return {"capacity": source.capacity, "chunks": list(source.chunks), **sessions, **pairs}
+    dims = {"dims": _extents(source.dims)} if source.dims else {}
+    known = {"capacity": source.capacity, "chunks": list(source.chunks)}
+    return {**known, **sessions, **dims, **pairs}
 
 
 def _extents(dims: Dims | None) -> dict[str, int]:

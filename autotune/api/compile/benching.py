@@ -29,7 +29,8 @@ from autotune.network.runtime.baselines import (
     wide_inputs,
 )
 from autotune.network.runtime.loading import load, model_of
-from autotune.network.runtime.runtime import Model, require_inputs
+from autotune.network.runtime.runtime import Model, random_inputs, require_inputs
+from autotune.network.runtime.session import ModelSession
 from autotune.network.runtime.token_loops import TOKEN_LOOPS, Begin, token_loop
 from autotune.records import best_for, read_log
 
@@ -123,7 +124,9 @@ def bench_tokens(
             f"{prompt} + {tokens} tokens are not within the capacity of {capacity}",
             "give one token or more of each, or compile with a larger `capacity`",
         )
-    sides: dict[str, Begin] = {"autotune": lambda: ours.session().step}
+    sides: dict[str, Begin] = {"autotune": lambda: _begun(ours).step}
+    if names and session.begin_info:
+        raise UsageError("other runtimes are not timed beside an encoder", "leave out `against`")
     if names:
         origin = Path(model or ours.artifact.model_path)
         _require_same_model(ours, origin)
@@ -132,6 +135,14 @@ def bench_tokens(
     return network_tokens.bench_tokens(
         sides, words, tokens, ours.n_threads, time_s, usage=read_usage
     )
+
+
+def _begun(model: Model) -> ModelSession:
+    """A session; where something stays for a sequence, of random numbers."""
+    session = model.session()
+    if session.begin_info:
+        session.begin(random_inputs(session.begin_info))
+    return session
 
 
 def number_of_variant(model: Model, given: Mapping[str, Any]) -> int:

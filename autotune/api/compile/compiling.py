@@ -194,7 +194,8 @@ def _completed(request: CompileRequest, log: Log, config: TuneConfig) -> Compile
         )
     is_random = request.random_weights
     if request.capacity is None and not request.state:
-        request = replace(request, **log.header.state)
+        own = {"dims": request.dims} if request.dims else {}
+        request = replace(request, **{**log.header.state, **own})
     return replace(
         request,
         model=path,

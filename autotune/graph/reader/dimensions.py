@@ -209,7 +209,7 @@ def _usual_behind_a_cache(name: str) -> int:
         return _USUAL_HEAD
     if _PAST in name:
         return _USUAL_LENGTH - 1
-    is_of_encoder = "encoder" in name and any(part in name for part in _LENGTHS)
+    is_of_encoder = "encoder" in name and "batch" not in name
     return _USUAL_LENGTH if "total" in name or is_of_encoder else 1
 
 
