@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,14 @@ from pathlib import Path
 import pytest
 from jsonschema import validate
 
+from autotune.api.request import Source
 from autotune.api.tune.in_turns import NotComparable, require_comparable
+from autotune.api.tune.session import create, prepare
 from autotune.cli.schemas import output_schema
+from autotune.cli.wording import as_options
 from autotune.codec import to_json
+from autotune.config import resolve
+from autotune.display.lines import folded, in_turns_text
 from autotune.records import End, InTurns, Journal, read_log
 from autotune.target import parse_target
 from tests.forking import Cli
@@ -97,3 +103,23 @@ def test_networks_of_other_machines_are_not_timed_here(tuned: Path) -> None:
     in_memory = replace(log.header, model_path="")
     with pytest.raises(NotComparable, match="no file"):
         require_comparable(replace(log, headers=(in_memory,)))
+
+
+def test_a_note_says_that_the_set_up_took_all_of_the_time(model: Path, tmp_path: Path) -> None:
+    """In the words of the command, with a time in which something is measured."""
+    log = tmp_path / "late.jsonl"
+    prepared = prepare(Source(model), resolve(None, {"time_s": 5.0, "threads": 1}).config, log)
+    with create(prepared, log) as session:
+        assert not list(session.notes_of_set_up())
+        (text,) = replace(session, begun_s=session.begun_s - 12).notes_of_set_up()
+    assert "the set-up took 12s, all of the time: nothing is measured" in text
+    assert re.search(rf"autotune resume {re.escape(str(log))} --time 12\ds", as_options(text))
+
+
+def test_a_summary_is_folded_between_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    line = in_turns_text(SLOWER)
+    assert folded(line, is_screen=False) == line
+    lines = folded(line, is_screen=True).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert " ".join(text.strip() for text in lines) == line
