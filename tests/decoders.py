@@ -43,13 +43,21 @@ class _Text:
 
 
 def decoder(
-    layers: int = 1, mask: bool = True, seed: int = 0, window: int = 0, cross: str = ""
+    layers: int = 1,
+    mask: bool = True,
+    seed: int = 0,
+    window: int = 0,
+    cross: str = "",
+    shared: int = SHARED,
+    scaled_keys: bool = False,
 ) -> onnx.ModelProto:
     """tokens (1, L), mask (1, P + L), past (1, 2, P, 8) … -> logits (1, L, 50), present …
 
-    Rotary angles by the position; heads share keys in pairs; a causal mask from the shapes, with a
+    Rotary angles by the position; 4 heads have `shared` keys; a causal mask from the shapes, with a
     `window` as far as it is given. `cross`: also attention to an encoder: to its "hidden" states
     (1, S, 32) with a mask (1, S), or to "caches" (1, 4, S, 8) of keys and values, by equal weights.
+    `scaled_keys`: queries and keys have the root of the scale each, and keys lose and gain a
+    dimension, as PyTorch writes them.
     """
     t = _Text(np.random.default_rng(seed))
     pasts = [f"past_key_values.{n}.{kind}" for n in range(layers) for kind in ("key", "value")]
@@ -73,7 +81,8 @@ def decoder(
     x = t("Gather", t.weight(VOCABULARY, WIDTH), "input_ids")
     presents: list[str] = []
     for n in range(layers):
-        x = _layer(t, x, bias, tables, length, (pasts[2 * n], pasts[2 * n + 1]), presents)
+        past = pasts[2 * n], pasts[2 * n + 1]
+        x = _layer(t, x, bias, tables, length, past, presents, shared, scaled_keys)
         if cross:
             x = _cross(t, x, length, n, cross)
     t.nodes.append(oh.make_node("MatMul", [x, t.weight(WIDTH, VOCABULARY)], ["logits"]))
@@ -81,7 +90,7 @@ def decoder(
     inputs = [value("input_ids", 7, [1, "sequence"])]
     if mask:
         inputs.append(value("attention_mask", 7, [1, "past + sequence"]))
-    inputs += [value(name, 1, [1, SHARED, "past", SIZE]) for name in pasts]
+    inputs += [value(name, 1, [1, shared, "past", SIZE]) for name in pasts]
     if cross:
         inputs.append(value("encoder_attention_mask", 7, [1, "encoder"]))
     if cross == "hidden":
@@ -92,7 +101,7 @@ def decoder(
     for name, made in zip(pasts, presents, strict=True):
         present = name.replace("past_key_values", "present")
         t.nodes.append(oh.make_node("Identity", [made], [present]))
-        outputs.append(value(present, 1, [1, SHARED, "past + sequence", SIZE]))
+        outputs.append(value(present, 1, [1, shared, "past + sequence", SIZE]))
     graph = oh.make_graph(t.nodes, "decoder", inputs, outputs, t.weights)
     return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=9)
 
@@ -166,15 +175,24 @@ def _layer(
     length: str,
     past: tuple[str, str],
     presents: list[str],
+    shared: int,
+    scaled_keys: bool,
 ) -> str:
     q = _rotated(t, _heads(t, x, length, HEADS), tables)
-    k = t("Concat", past[0], _rotated(t, _heads(t, x, length, SHARED), tables), axis=2)
-    v = t("Concat", past[1], _heads(t, x, length, SHARED), axis=2)
+    k = t("Concat", past[0], _rotated(t, _heads(t, x, length, shared), tables), axis=2)
+    v = t("Concat", past[1], _heads(t, x, length, shared), axis=2)
     presents += [k, v]
-    keys = t("Transpose", _repeated(t, k), perm=[0, 1, 3, 2])
-    scores = t("Mul", t("MatMul", q, keys), t.array(SIZE**-0.5, "float32"))
+    if scaled_keys:
+        flat = t("Reshape", _repeated(t, k, shared), t.array([HEADS, -1, SIZE]))
+        turned = t("Transpose", flat, perm=[0, 2, 1])
+        keys = t("Reshape", turned, t.array([1, HEADS, SIZE, -1]))
+        root = t.array(SIZE**-0.25, "float32")
+        scores = t("MatMul", t("Mul", q, root), t("Mul", keys, root))
+    else:
+        keys = t("Transpose", _repeated(t, k, shared), perm=[0, 1, 3, 2])
+        scores = t("Mul", t("MatMul", q, keys), t.array(SIZE**-0.5, "float32"))
     shares = t("Softmax", t("Add", scores, bias), axis=-1)
-    found = t("Transpose", t("MatMul", shares, _repeated(t, v)), perm=[0, 2, 1, 3])
+    found = t("Transpose", t("MatMul", shares, _repeated(t, v, shared)), perm=[0, 2, 1, 3])
     flat = t("Reshape", found, t.array([1, -1, WIDTH]))
     x = t("Add", x, t("MatMul", flat, t.weight(WIDTH, WIDTH)))
     return t(
@@ -194,10 +212,12 @@ def _rotated(t: _Text, x: str, tables: tuple[str, str]) -> str:
     return t("Add", t("Mul", x, tables[0]), t("Mul", turned, tables[1]))
 
 
-def _repeated(t: _Text, x: str) -> str:
-    """Each of the shared heads for a pair of heads."""
+def _repeated(t: _Text, x: str, shared: int) -> str:
+    """Each of the shared heads for as many heads."""
+    if shared == HEADS:
+        return x
     total = t("Unsqueeze", t.extent(x, 2), t.array(0))
-    lead = t.array([1, SHARED, HEADS // SHARED])
+    lead = t.array([1, shared, HEADS // shared])
     shape = t("Concat", lead, total, t.array([SIZE]), axis=0)
     wide = t("Expand", t("Unsqueeze", x, t.array([2])), shape)
     flat = t("Concat", t.array([1, HEADS]), total, t.array([SIZE]), axis=0)

@@ -30,10 +30,13 @@ from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.grown import Grown, for_sessions, grown
 from autotune.graph.reader.onnx_reader import read_outline
+from autotune.graph.state import CACHE_TYPES
 from autotune.network.check.oracles import Original
 from autotune.network.compile.variants import unified
 from autotune.records import Header
 
+PLAIN = "f32"
+"""The type of states as in the file."""
 MOST_VARIANTS = 64
 """More would be hours of compilation, asked for by mistake."""
 
@@ -138,7 +141,8 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     operators = operators_of(map(str, paths_of(source.operators)))
     model = BoundModel(path, bool(source.random_weights), operators, fixed, store)
     if source.capacity is not None:
-        at = grown(path, source.capacity, source.chunks, source.state, _extents(source.dims))
+        cache, extents = require_cache_type(source), _extents(source.dims)
+        at = grown(path, source.capacity, source.chunks, source.state, extents, cache)
         at += tuple(for_sessions(at, source.sessions))
         growth = at[0].growth
         if growth.flag:
@@ -148,6 +152,7 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
             several.append({n: s for n, s in at[0].first.items() if n in growth.held})
         shapes = tuple(Variant(one, 1 / len(several)) for one in several)
         return Bound(model, shapes, False, files, at)
+    require_cache_type(source)
     named = source.shapes or source.dims or not known
     found = variants(path, source.shapes, source.dims, fixed) if named else known
     fallback = source.fallback and not source.state
@@ -158,13 +163,30 @@ def told_of_state(source: Source) -> dict[str, Any]:
     """What a source says of the state of its model, as JSON; nothing where it says nothing."""
     if source.capacity is None and not source.state:
         return {}
-    pairs = {"state": dict(source.state)} if source.state else {}
+    pairs: dict[str, Any] = {"state": dict(source.state)} if source.state else {}
     if source.capacity is None:
         return pairs
     sessions = {"sessions": list(source.sessions)} if source.sessions else {}
     dims = {"dims": _extents(source.dims)} if source.dims else {}
     known = {"capacity": source.capacity, "chunks": list(source.chunks)}
+    if source.cache_type != PLAIN:
+        pairs["cache_type"] = source.cache_type
     return {**known, **sessions, **dims, **pairs}
+
+
+def require_cache_type(source: Source) -> str:
+    """The dtype of the elements of states that grow. Raises UsageError for none that is known."""
+    dtype = CACHE_TYPES.get(source.cache_type)
+    if dtype is None:
+        raise UsageError(
+            f"there is no `cache_type` '{source.cache_type}'", f"it is {', '.join(CACHE_TYPES)}"
+        )
+    if dtype != CACHE_TYPES[PLAIN] and source.capacity is None:
+        raise UsageError(
+            f"only states that grow can be kept in {source.cache_type}",
+            "give a `capacity`; states of a fixed shape stay as in the file",
+        )
+    return dtype
 
 
 def _extents(dims: Dims | None) -> dict[str, int]:

@@ -62,7 +62,8 @@ class Source:
     as the keys and values of a decoder; then the model is compiled for steps of `chunks` new
     places, and `Model.session` keeps its state; `sessions`: numbers of sessions that one step of a
     place advances together (`Model.step_together`). `state`: inputs that are states, each with the
-    output that takes its place, where names do not tell.
+    output that takes its place, where names do not tell. `cache_type`: of the elements of states
+    that grow, one of `graph.state.CACHE_TYPES`.
     """
 
     model: ModelSource | None
@@ -77,6 +78,7 @@ class Source:
     chunks: Sequence[int] = CHUNKS
     sessions: Sequence[int] = ()
     state: Mapping[str, str] | None = None
+    cache_type: str = "f32"
 
 
 @dataclass(frozen=True)

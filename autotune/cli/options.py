@@ -15,7 +15,7 @@ import click
 
 from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISION_NAMES, PRESETS
 from autotune.errors import UsageError
-from autotune.graph.state import CHUNKS
+from autotune.graph.state import CACHE_TYPES, CHUNKS
 from autotune.units import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -283,6 +283,14 @@ _sessions = click.option(
     callback=_as(lambda sizes: sizes or ()),
     help="Numbers of sessions that a step may advance together, such as 4; with --capacity.",
 )
+_cache_type = click.option(
+    "--cache",
+    "cache_type",
+    type=click.Choice([*CACHE_TYPES]),
+    default="f32",
+    show_default=True,
+    help="Elements of the state's keys and values: half the memory, or a quarter; with --capacity.",
+)
 _state = click.option(
     "--state",
     "state",
@@ -367,9 +375,12 @@ fallback_option = click.option(
     help="Run in ONNX Runtime what cannot be compiled, or refuse and name all of it.  [fallback]",
 )
 cache_option = click.option(
-    "--cache/--no-cache",
+    "--no-cache",
+    "cache",
+    is_flag=True,
+    flag_value=False,
     default=True,
-    help="Keep compiled programs in the user's cache folder, for the next time.  [cache]",
+    help="Keep no compiled programs in the user's cache folder for the next time.",
 )
 
 
@@ -423,7 +434,7 @@ shape_options = _together(_shape, _dim, _const)
 """Of the shapes of a model with weights: fields of `api.request.Source`."""
 source_options = _together(shape_options, _random_weights)
 """Of what is computed: fields of `api.request.Source`."""
-state_options = _together(_capacity, _chunks, _sessions, _state)
+state_options = _together(_capacity, _chunks, _sessions, _cache_type, _state)
 """Of a model with a state: fields of `api.request.Source`."""
 exactness_options = _together(max_error_option, precision_option)
 """Of how exact it is: fields of `api.request.Request`."""

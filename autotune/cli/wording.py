@@ -105,6 +105,7 @@ def _listed(name: str, value: Any) -> Iterator[str]:
 _NAMES = {
     "against": "against",
     "agreement": "agreement",
+    "cache_type": "cache",
     "capacity": "capacity",
     "cc": "cc",
     "check": "check",

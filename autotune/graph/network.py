@@ -30,6 +30,7 @@ from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
 from autotune.graph.joined_groups import joined_groups
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
+from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import GraphPass, prepare, prepared
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.growing import begin_state, state_of
@@ -306,7 +307,7 @@ def grown_networks(
                 "ones",
                 "give one number of places: `chunks=(1,)`",
             )
-        state = state_of(one.growth, found.held)
+        state = state_of(one.growth, found.step.types, found.held)
         yield _grown_network(bound, found.step, model, state, precision, one.sessions)
     if begin is not None and kinds:
         model = named(partial(bound.load, variants[0].shapes[0]))
@@ -316,7 +317,7 @@ def grown_networks(
 def _grown_phases(bound: BoundModel, variant: Grown, model: OnnxModel) -> Phases:
     growth = variant.growth
     probes = (bound.load(shapes) for shapes in variant.shapes[1:])
-    graph = import_grown([model, *probes], growth, bound.operators)
+    graph = join_decoder(import_grown([model, *probes], growth, bound.operators))
     made = {name: output for name, output in growth.passed.items() if name in graph.inputs}
     if growth.flag and made:
         bare = replace(bound, constants={**bound.constants, growth.flag: np.array(False)})

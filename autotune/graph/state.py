@@ -10,6 +10,8 @@ from autotune.codec import LEFT_OUT
 
 CHUNKS = (128, 32, 8, 1)
 """New places of the variants of a model with a state, where nothing else is said."""
+CACHE_TYPES: Mapping[str, str] = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
+"""Types of the elements of growing states, and their dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,8 @@ class StateInfo:
     is the number of filled places; "" where no state grows. `replaced`: inputs that an output of
     the same shape takes the place of in the next call. `sessions`: that a call advances; ports of
     each have names of its own (`of_session`), and `filled` is a number for each. `held`: inputs of
-    steps that stay for a sequence, which the variant that begins one returns.
+    steps that stay for a sequence, which the variant that begins one returns. `steps`: buffers of
+    integers, each with the buffer of the numbers that its rows are multiples of.
     """
 
     capacity: int = 0
@@ -31,6 +34,7 @@ class StateInfo:
     replaced: Mapping[str, str] = field(default_factory=dict)
     sessions: int = 1
     held: Annotated[tuple[str, ...], LEFT_OUT] = ()
+    steps: Annotated[Mapping[str, str], LEFT_OUT] = field(default_factory=dict)
 
     @property
     def begins(self) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from autotune.errors import NotCompilable
 from autotune.graph.ir import Editor, Graph, Node, TensorType, frozen_attrs
-from autotune.graph.operators.state import ROWS
+from autotune.graph.operators.state import BYTE_ROWS, ROW_STEPS, ROWS
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.samples import keeps_apart
 from autotune.graph.state import StateInfo, of_session
@@ -108,7 +108,7 @@ class _Stacking:
 
     def _is_worth(self, node: Node, own: set[str]) -> bool:
         """Whether reading the operands that all share once is worth copying those apart."""
-        if node.op == ROWS:
+        if node.op in (ROWS, BYTE_ROWS, ROW_STEPS):
             return False
         sizes = self._sizes(own & self.apart.keys())
         shared = self._sizes(n for n in node.inputs if n and n not in self.apart)
@@ -245,6 +245,7 @@ def _state_of(state: StateInfo, k: int) -> StateInfo:
         buffers=pairs(state.buffers.items()),
         axes={one: axis for name, axis in state.axes.items() for one in each(name)},
         replaced=pairs(state.replaced.items()),
+        steps=pairs(state.steps.items()),
     )
 
 

@@ -393,7 +393,8 @@ def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan)
 
 def _checked_state(artifact: Artifact, plan: CompilePlan) -> Compiled:
     """Compare steps at several lengths with ONNX Runtime. Raises WrongNumbers."""
-    report = check_state(Model(artifact), plan.bound.model, plan.bound.grown[0])
+    grown, most = plan.bound.grown[0], plan.request.max_error
+    report = check_state(Model(artifact), plan.bound.model, grown, most)
     return Compiled(_from(artifact, max_error=report.error), report)
 
 

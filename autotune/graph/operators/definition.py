@@ -146,8 +146,10 @@ def dtype_named(to: int | str) -> str:
 
 
 def accumulator_of(a: str, b: str) -> str:
-    """The type in which products of two types are summed."""
-    return min((DTYPES[a], DTYPES[b]), key=lambda dtype: dtype.bits).accumulator
+    """The type in which products of two types are summed; beside a float, integers are floats."""
+    kinds = DTYPES[a], DTYPES[b]
+    floats = tuple(kind for kind in kinds if kind.is_float)
+    return min(floats or kinds, key=lambda dtype: dtype.bits).accumulator
 
 
 def product_of(a: Expr, b: Expr) -> Expr:

@@ -2,6 +2,8 @@
 
     rows = Rows(new)              (n, …) -> (…, n, …), written where the buffer has them
     Append(buffer, rows)          the buffer (…, capacity, …) with them
+    RowSteps(new)                 a 127th of the largest element of each row, in size
+    ByteRows(new)                 Rows(new) as whole numbers of these steps, int8
 
 No kernel appends: Rows lie in the memory of the buffer, at an address that the caller gives (see
 `graph.storage` and `network.compile.layout`). Rows has the new dimension of its operand in front,
@@ -14,9 +16,9 @@ What lies behind the length is not read: their loops end there (see `te.prefixes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from autotune.graph.ir import Node, Shape, TensorType
+from autotune.graph.ir import Graph, Node, Shape, TensorType
 from autotune.graph.operators.contraction import matmul, product_type, row_length
 from autotune.graph.operators.definition import (
     Factors,
@@ -29,6 +31,7 @@ from autotune.graph.operators.definition import (
     Types,
     axes_of,
     like_first,
+    literal,
     read,
     tensor,
     typed,
@@ -37,8 +40,10 @@ from autotune.graph.operators.reductions import fold
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     INDEX,
+    Axis,
     Const,
     Expr,
+    Reduce,
     Tensor,
     Var,
     call,
@@ -47,10 +52,13 @@ from autotune.te.expr import (
     f32,
     identity,
     idx,
+    maximum,
+    minimum,
     select,
 )
 
 APPEND, ROWS, BELOW = "autotune.Append", "autotune.Rows", "autotune.Below"
+BYTE_ROWS, ROW_STEPS = "autotune.ByteRows", "autotune.RowSteps"
 SOFTMAX_BELOW, MATMUL_BELOW = "autotune.SoftmaxBelow", "autotune.MatMulBelow"
 
 
@@ -68,13 +76,59 @@ def _rows(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     axes = axes_of(shape)
     x = tensor(operands, 0)
     moved = tuple(axes[d] for d in rows_first(node.attrs["axis"], len(shape)))
-    return scope.compute("rows", axes, x[moved])
+    return scope.compute("rows", axes, cast(node.attrs.get("to", x.dtype), x[moved]))
+
+
+def _rows_shape(rw: Rewriter) -> Shape:
+    shape = rw.kind(0).shape
+    return tuple(shape[d] for d in _order(rw.attr("axis"), len(shape)))
 
 
 def _rows_type(rw: Rewriter) -> Types:
-    kind = rw.kind(0)
-    order = _order(rw.attr("axis"), len(kind.shape))
-    return [TensorType(tuple(kind.shape[d] for d in order), kind.dtype)]
+    return [TensorType(_rows_shape(rw), rw.attr("to", rw.kind(0).dtype))]
+
+
+def stored_narrow(graph: Graph) -> frozenset[str]:
+    """The tensors of states that are of another type than what is computed with."""
+    rows = {n.output for n in graph.nodes if n.op == ROWS and "to" in n.attrs}
+    appended = (n for n in graph.nodes if n.op == APPEND and n.inputs[1] in rows)
+    return frozenset(name for n in appended for name in (*n.inputs, n.output))
+
+
+def step_axis(axis: int, rank: int) -> int:
+    """The dimension of a state along which a row has one step."""
+    return rows_first(axis, rank)[-1]
+
+
+def _steps_type(rw: Rewriter) -> Types:
+    shape = _rows_shape(rw)
+    along = step_axis(rw.attr("axis"), len(shape))
+    return [TensorType(tuple(1 if d == along else n for d, n in enumerate(shape)), "float32")]
+
+
+def _step(scope: Scope, node: Node, operands: Operands, axes: Sequence[Axis]) -> Expr:
+    """The step of the row at `axes`."""
+    x, order = tensor(operands, 0), rows_first(node.attrs["axis"], len(axes))
+    along = order[-1]
+    term = Axis(f"r{axes[along].name}", x.shape[-1])
+    outer = [Axis(a.name, 1) if d == along else a for d, a in enumerate(axes)]
+    size = call("abs", x[(*(axes[d] for d in order[:-1]), term)])
+    largest = scope.compute("max", outer, Reduce("max", size, (term,)))
+    return maximum(f32(_LEAST_STEP), read(largest, axes) * literal(1 / 127))
+
+
+def _row_steps(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    axes = axes_of(shape)
+    return scope.compute("steps", axes, _step(scope, node, operands, axes))
+
+
+def _byte_rows(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    axes, x = axes_of(shape), tensor(operands, 0)
+    step = _step(scope, node, operands, axes)
+    order = rows_first(node.attrs["axis"], len(shape))
+    steps = call("round", x[tuple(axes[d] for d in order)] / step)
+    whole = cast("int8", minimum(f32(127.0), maximum(f32(-127.0), steps)))
+    return scope.compute("rows", axes, whole)
 
 
 def _used(operands: Operands, slot: int, place: Expr) -> Expr:
@@ -112,15 +166,24 @@ def _matmul_below(scope: Scope, node: Node, operands: Operands, shape: Shape) ->
 
 _KINDS = frozenset(("float32", "int64"))
 """Elements, and the length."""
+_LEAST_STEP = 2.0**-100
+"""The step of rows that are zero."""
 
 OPERATORS: Mapping[str, Operator] = {
     APPEND: Operator(
         fusion=Fusion.VIEW,
+        traits=Trait.SELECTS,
         roles=("buffer", "rows"),
         typing=typed(own=like_first),
         folding=Folding.NEVER,
     ),
     ROWS: Operator(define=_rows, typing=typed(own=_rows_type), folding=Folding.NEVER),
+    BYTE_ROWS: Operator(
+        define=_byte_rows,
+        typing=typed(own=lambda rw: [TensorType(_rows_shape(rw), "int8")]),
+        folding=Folding.NEVER,
+    ),
+    ROW_STEPS: Operator(define=_row_steps, typing=typed(own=_steps_type), folding=Folding.NEVER),
     BELOW: Operator(
         define=_below,
         fusion=Fusion.ELEMENTWISE,
@@ -134,7 +197,7 @@ OPERATORS: Mapping[str, Operator] = {
     MATMUL_BELOW: Operator(
         define=_matmul_below,
         roles=("x", "weight", "length"),
-        dtypes=_KINDS,
+        dtypes=_KINDS | {"bfloat16", "int8"},
         factors=Factors(weight_input=1, takes_prologue=True, n_terms=row_length),
         typing=typed(own=product_type),
     ),

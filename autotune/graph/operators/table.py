@@ -10,6 +10,7 @@ from autotune.graph.operators import (
     contraction,
     convolution,
     cumulative_sum,
+    decoders,
     depth_to_space,
     elementwise,
     folded,
@@ -40,7 +41,7 @@ FAMILIES = (
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
     *(quantisation, integer_products, weight_only, integer_blocks, block_quantised),
     *(lookup, small_types),
-    *(cumulative_sum, top_k, recurrent, folded, state, user_operators),
+    *(cumulative_sum, top_k, recurrent, folded, state, decoders, user_operators),
 )
 
 OPERATORS: dict[str, Operator] = {

@@ -3,6 +3,12 @@
 MatMul(x, Reshape(Expand(keys)))    ->  Reshape(MatMul(Reshape(x), keys))   heads that share keys
 Softmax(Reshape(x))                 ->  Reshape(Softmax(x))
 MatMul(x, Transpose(keys))          ->  MatMul(x, keys, trans_b)            a few rows, a state
+MatMul(x, moved (keys · c))         ->  MatMul(x, moved keys) · c           one c, a state
+Reshape(Transpose(keys))            ->  Transpose(Reshape(keys))            of a batch, a state
+Reshape(Cast(narrow keys))          ->  Cast(Reshape(narrow keys))          likewise Dequantize
+MatMul(x, Cast(narrow keys))        ->  MatMul(x, narrow keys)
+MatMul(x, Dequantize(bytes, steps)) ->  Mul(MatMul(x, bytes), steps)        one step for each column
+                                        MatMul(Mul(x, steps), bytes)        one for each term
 
 With few rows a product takes as long as its second operand takes to read, so nothing copies it.
 """
@@ -13,7 +19,9 @@ import math
 
 from autotune.graph.ir import Node
 from autotune.graph.operators.state import APPEND, MATMUL_BELOW, SOFTMAX_BELOW
+from autotune.graph.passes.hoisting import broadcast_in
 from autotune.graph.rewriter import Rewriter, Rule
+from autotune.graph.state import CACHE_TYPES
 
 _FEW_ROWS = 16
 """Rows up to which copying the second operand costs more than it saves."""
@@ -100,6 +108,112 @@ def _is_kept(rw: Rewriter, name: str) -> bool:
     return name in rw.editor.graph.inputs or rw.maker(name, APPEND) is not None
 
 
+def _scaled(rw: Rewriter) -> None:
+    """MatMul(x, moved (keys · c)) -> MatMul(x, moved keys) · c        one c, a state"""
+    has_bias = rw.node.op == "MatMul" and bool(rw.input(2))
+    moves, name = _moves(rw, rw.input(1))
+    product = rw.private(name, "Mul")
+    if product is None or has_bias:
+        return
+    factors = [n for n in product.inputs if n in rw.constants and rw.constants[n].size == 1]
+    source = next((n for n in product.inputs if n not in factors), "")
+    if not factors or not _is_of_state(rw, source):
+        return
+    for move in reversed(moves):
+        source = rw(move.op, source, shape=rw.types[move.output].shape, **move.attrs)
+    y = rw(
+        rw.node.op, rw.input(0), source, *rw.node.inputs[2:], shape=rw.type.shape, **rw.node.attrs
+    )
+    rw.result("Mul", y, rw.array(rw.constants[factors[0]].reshape(())))
+
+
+def _turned_last(rw: Rewriter) -> None:
+    """Reshape(Transpose(keys)) -> Transpose(Reshape(keys))        of a batch, a state"""
+    turned, shape = rw.private(rw.input(0), "Transpose"), rw.type.shape
+    rank = rw.rank(0)
+    if rank < 2 or not _swaps_last(turned, rank) or turned is None:
+        return
+    if rw.kind(0).shape[-2:] != shape[-2:] or not _is_of_state(rw, turned.inputs[0]):
+        return
+    last = len(shape) - 2
+    joined = rw("Reshape", turned.inputs[0], shape=(*shape[:-2], shape[-1], shape[-2]))
+    rw.result("Transpose", joined, perm=(*range(last), last + 1, last))
+
+
+def _is_of_state(rw: Rewriter, name: str) -> bool:
+    """Whether a tensor consists of the elements of a state, as they are or widened."""
+    _, origin = _moves(rw, name)
+    wide = rw.maker(origin, "Cast", "Dequantize")
+    _, origin = _moves(rw, wide.inputs[0]) if wide else ([], origin)
+    return rw.maker(origin, APPEND) is not None
+
+
+def _moves(rw: Rewriter, name: str) -> tuple[list[Node], str]:
+    """The nodes that move elements of a tensor to another, the last one first, and that tensor."""
+    found = []
+    while (move := rw.maker(name, "Reshape", "Transpose", "Expand")) is not None:
+        found.append(move)
+        name = move.inputs[0]
+    return found, name
+
+
+def _widened(rw: Rewriter, name: str) -> Node | None:
+    """The Cast or Dequantize that makes a tensor of a state that is stored in another type."""
+    maker = rw.maker(name, "Cast", "Dequantize")
+    source = maker.inputs[0] if maker else ""
+    if maker is None or rw.types[source].dtype not in CACHE_TYPES.values():
+        return None
+    while (view := rw.maker(source, "Reshape")) is not None:
+        source = view.inputs[0]
+    return maker if rw.maker(source, APPEND) else None
+
+
+def _widen_last(rw: Rewriter) -> None:
+    """Reshape(Cast(keys)) -> Cast(Reshape(keys)); likewise Dequantize with its steps"""
+    wide = _widened(rw, rw.input(0))
+    if wide is None:
+        return
+    stored, *steps = wide.inputs
+    shape, moved = rw.types[stored].shape, rw.type.shape
+    shapes = [broadcast_in(rw.types[n].shape, shape, moved) for n in steps]
+    if None not in shapes:
+        pairs = zip(steps, filter(None, shapes), strict=True)
+        others = [rw("Reshape", name, shape=found) for name, found in pairs]
+        rw.like(wide, rw("Reshape", stored, shape=moved), *others)
+
+
+def _as_stored(rw: Rewriter) -> None:
+    """MatMul(x, Dequantize(bytes, steps)) -> Mul(MatMul(x, bytes), steps); likewise Cast"""
+    name, rank = rw.input(1), rw.rank(1)
+    turned = rw.maker(name, "Transpose")
+    wide = _widened(rw, turned.inputs[0] if turned else name)
+    if wide is None or rw.rank(0) != rank or (turned and not _swaps_last(turned, rank)):
+        return
+    stored, *steps = wide.inputs
+    keys = stored
+    if turned is not None:
+        keys = rw("Transpose", stored, shape=rw.kind(1).shape, perm=turned.attrs["perm"])
+    others = rw.node.inputs[2:]
+    if not steps:
+        rw.again(rw.input(0), keys, *others)
+        return
+    *lead, first, last = rw.types[steps[0]].shape
+    is_turned = (turned is not None) != bool(rw.attr("trans_b", 0))
+    n_terms, n_columns = (last, first) if is_turned else (first, last)
+    has_bias = rw.node.op == "MatMul" and bool(rw.input(2))
+    if n_terms == 1 and not has_bias:
+        row = rw("Reshape", steps[0], shape=(*lead, 1, n_columns))
+        y = rw(rw.node.op, rw.input(0), keys, *others, shape=rw.type.shape, **rw.node.attrs)
+        rw.result("Mul", y, row)
+    elif n_columns == 1 and not rw.attr("trans_a", 0):
+        row = rw("Reshape", steps[0], shape=(*lead, 1, n_terms))
+        rw.again(rw("Mul", rw.input(0), row, shape=rw.kind(0).shape), keys, *others)
+
+
 GROUPED = Rule("grouped-products", _grouped, {"MatMul", MATMUL_BELOW})
 SOFTMAX = Rule("softmax-of-rows", _softmax, {"Softmax", SOFTMAX_BELOW})
 IN_PLACE = Rule("products-in-place", _in_place, {"MatMul"})
+TURNED_LAST = Rule("turned-last", _turned_last, {"Reshape"})
+SCALED = Rule("scaled-keys", _scaled, {"MatMul", MATMUL_BELOW})
+WIDEN_LAST = Rule("widen-last", _widen_last, {"Reshape"})
+AS_STORED = Rule("keys-as-stored", _as_stored, {"MatMul", MATMUL_BELOW})

@@ -24,17 +24,20 @@ _MOST_BYTES = 4096
 """Constants up to this size are compared by value, larger ones by name."""
 
 
-def rewrite(graph: Graph, *rules: Rule, log: RewriteLog | None = None) -> Graph:
+def rewrite(
+    graph: Graph, *rules: Rule, log: RewriteLog | None = None, merges_all: bool = False
+) -> Graph:
     """Apply rules, the first that fits at every node, until none does.
 
     Dead code is eliminated: nodes and constants that no output depends on. Common subexpressions
     are: nodes of equal operator, attributes and operands become the first of them, unless they are
-    cheap to compute again (they fuse with each reader), move data, draw random numbers, or make an
-    output. A node that a rule refuses becomes a `Refused` node, see `refusals`.
+    cheap to compute again (they fuse with each reader) or move data, which `merges_all` merges as
+    well, draw random numbers, or make an output. A node that a rule refuses becomes a `Refused`
+    node, see `refusals`.
     """
     log = log or RewriteLog()
     while True:
-        sweep = _Sweep(graph, rules, log)
+        sweep = _Sweep(graph, rules, log, merges_all)
         graph = sweep.run()
         if not sweep.n_rewrites:
             return graph
@@ -43,9 +46,11 @@ def rewrite(graph: Graph, *rules: Rule, log: RewriteLog | None = None) -> Graph:
 class _Sweep:
     """Visits every node once, and its replacements in its place."""
 
-    def __init__(self, graph: Graph, rules: tuple[Rule, ...], log: RewriteLog) -> None:
+    def __init__(
+        self, graph: Graph, rules: tuple[Rule, ...], log: RewriteLog, merges_all: bool
+    ) -> None:
         self.graph, self.rules, self.log = graph, rules, log
-        self.work = _Workspace(graph)
+        self.work = _Workspace(graph, merges_all)
         self.n_rewrites = 0
 
     def run(self) -> Graph:
@@ -100,8 +105,9 @@ class _Sweep:
 class _Workspace(TypedEditor):
     """A graph under construction, without dead nodes and without duplicates."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, merges_all: bool = False) -> None:
         super().__init__(graph)
+        self._merges_all = merges_all
         self._dead: set[int] = set()
         self._outputs = frozenset(graph.outputs)
         self._alias: dict[str, str] = {}
@@ -148,11 +154,9 @@ class _Workspace(TypedEditor):
     def _equal(self, node: Node) -> Node | None:
         """A node that computes the same; where there is none, `node` is one for later nodes."""
         operator = operator_of(node.op)
-        if Trait.MOVES in operator.traits or operator.folding in (Folding.NEVER, Folding.DRAWN):
+        if operator.folding in (Folding.NEVER, Folding.DRAWN):
             return None
-        if Trait.CHEAP in operator.traits and any(
-            prod(self.types[o].shape) != 1 for o in node.outputs if o
-        ):
+        if not self._merges_all and self._is_free(node):
             return None
         tensors = tuple(name for name in node.inputs if name not in self.constants)
         alike = self._alike.setdefault((node.op, tensors), [])
@@ -162,6 +166,12 @@ class _Workspace(TypedEditor):
         if first is None:
             alike.append(node)
         return first
+
+    def _is_free(self, node: Node) -> bool:
+        """Whether a node costs each of its readers about as much as reading its result."""
+        traits = operator_of(node.op).traits
+        sizes = (prod(self.types[o].shape) for o in node.outputs if o)
+        return Trait.MOVES in traits or (Trait.CHEAP in traits and any(n != 1 for n in sizes))
 
     def _release(self, node: Node) -> None:
         """Forget that a node reads its operands; producers without other uses are dead."""

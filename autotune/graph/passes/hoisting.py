@@ -111,10 +111,10 @@ def _fits(rw: Rewriter, name: str, source: Shape, shape: Shape) -> bool:
     is_moved = mover is not None and rw.types[name].shape == shape
     if is_moved and mover is not None and rw.types[mover.inputs[0]].shape == source:
         return True
-    return _split(rw.types[name].shape, shape, source) is not None
+    return broadcast_in(rw.types[name].shape, shape, source) is not None
 
 
-def _split(own: Shape, shape: Shape, source: Shape) -> Shape | None:
+def broadcast_in(own: Shape, shape: Shape, source: Shape) -> Shape | None:
     """`own`, which broadcasts to `shape`, as it broadcasts to `source` of as many elements.
 
     None where it repeats along a part of the dimensions that a Reshape joins or splits.
@@ -150,7 +150,7 @@ def _in_shape(rw: Rewriter, name: str, shape: Shape, moved: Shape) -> str:
     """An operand for a node whose shape changes from `moved` to `shape`."""
     own = rw.types[name].shape if name else ()
     if own != moved:
-        split = _split(own, moved, shape) if own else None
+        split = broadcast_in(own, moved, shape) if own else None
         is_same = _without_leading_ones(shape) == _without_leading_ones(moved)
         if split is None or is_same:
             if len(own) <= len(shape):

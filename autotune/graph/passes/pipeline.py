@@ -13,7 +13,15 @@ from functools import partial
 
 from autotune.graph.ir import Graph
 from autotune.graph.passes.affine import DEQUANTISE, FOLD, MOVE, UNSIGNED
-from autotune.graph.passes.cached_products import GROUPED, IN_PLACE, SOFTMAX
+from autotune.graph.passes.cached_products import (
+    AS_STORED,
+    GROUPED,
+    IN_PLACE,
+    SCALED,
+    SOFTMAX,
+    TURNED_LAST,
+    WIDEN_LAST,
+)
 from autotune.graph.passes.driver import rewrite
 from autotune.graph.passes.float_integers import float_integers
 from autotune.graph.passes.fold_scales import FOLD_AFFINE
@@ -82,7 +90,10 @@ PASSES: tuple[GraphPass, ...] = (
     ),
     GraphPass(
         "hoist-elementwise",
-        (FOLD, RESHAPE, GROUP_NORM, GROUPED, SOFTMAX, HOIST_ELEMENTWISE, TABULATE),
+        (
+            *(FOLD, RESHAPE, WIDEN_LAST, TURNED_LAST, GROUP_NORM, SCALED, GROUPED, AS_STORED),
+            *(SOFTMAX, HOIST_ELEMENTWISE, TABULATE),
+        ),
         about="Move elementwise operators in front of Reshape and Transpose; functions of a byte "
         "become tables, heads that share keys rows of one product.",
     ),

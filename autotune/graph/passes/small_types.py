@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from autotune.dtypes import DTYPES, SMALL_TYPES, DType, SmallType, stored_dtype
 from autotune.graph.ir import Graph
+from autotune.graph.operators.state import stored_narrow
 from autotune.graph.passes.driver import rewrite
 from autotune.graph.rewriter import Rewriter, Rule
 
@@ -26,7 +27,10 @@ _SMALL: Mapping[str, SmallType | DType] = {
 
 def store_small_types(graph: Graph) -> Graph:
     """Tensors of half precision, of float8 and of less than 8 bits are stored in wider types."""
-    small = {n: _SMALL[t.dtype] for n, t in graph.types.items() if t.dtype in _SMALL}
+    kept = stored_narrow(graph)
+    small = {
+        n: _SMALL[t.dtype] for n, t in graph.types.items() if t.dtype in _SMALL and n not in kept
+    }
     if not small:
         return graph
 

@@ -25,10 +25,13 @@ from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
 from autotune.graph.operators.state import (
     APPEND,
     BELOW,
+    BYTE_ROWS,
     MATMUL_BELOW,
+    ROW_STEPS,
     ROWS,
     SOFTMAX_BELOW,
     rows_first,
+    step_axis,
 )
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.shape_inputs import SHAPE_OPERANDS
@@ -51,7 +54,8 @@ class Growth:
     each sample, `totals`: the length with the new ones. All of these are computed. `replaced`:
     inputs that an output of the same shape takes the place of. `held`: inputs that stay for a
     sequence; `passed`: outputs that are such an input, by input. `flag`: the input that says
-    whether there is a past; without one the file computes `passed` of other inputs.
+    whether there is a past; without one the file computes `passed` of other inputs. `cache`: the
+    dtype of the elements of buffers of floats.
     """
 
     states: Mapping[str, tuple[str, int]]
@@ -65,6 +69,7 @@ class Growth:
     held: tuple[str, ...] = ()
     passed: Mapping[str, str] = field(default_factory=dict)
     flag: str = ""
+    cache: str = "float32"
 
     @property
     def computed(self) -> frozenset[str]:
@@ -395,12 +400,24 @@ class Growing:
     def _append(self, rw: Rewriter, state: str, new: str) -> None:
         """New rows of a state: an output that the caller has bound to the end of the buffer."""
         output, axis = self.growth.states[state]
-        rank = len(self.editor.types[state].shape)
-        perm = rows_first(axis, rank)
-        first = rw("Transpose", new, perm=perm)
-        made = (_rows(output),)
-        rw.nodes.append(Node(f"{rw.node.name}/rows", ROWS, (first,), made, {"axis": axis}))
-        rw.result(APPEND, _buffer(state), _rows(output))
+        kind = self.editor.types[state]
+        first = rw("Transpose", new, perm=rows_first(axis, len(kind.shape)))
+        buffer, rows, attrs = _buffer(state), _rows(output), {"axis": axis}
+
+        def written(op: str, made: str, **more: str) -> tuple[str, str]:
+            node = Node(f"{rw.node.name}/rows", op, (first,), (made,), {**attrs, **more})
+            rw.nodes.append(node)
+            return (buffer if made == rows else _steps(buffer)), made
+
+        stored = stored_as(self.growth, kind)
+        if stored == kind.dtype:
+            rw.result(APPEND, *written(ROWS, rows))
+        elif not DTYPES[stored].is_integer:
+            narrow = rw(APPEND, *written(ROWS, rows, to=stored))
+            rw.result("Cast", narrow, to=DTYPES[kind.dtype].onnx)
+        else:
+            whole = rw(APPEND, *written(BYTE_ROWS, rows))
+            rw.result("Dequantize", whole, rw(APPEND, *written(ROW_STEPS, _steps(rows))))
 
     def _inserted(self, rw: Rewriter, x: str, new: str, axis: int) -> None:
         """A tensor with others behind its used places."""
@@ -516,16 +533,29 @@ def begin_state(held: tuple[str, ...]) -> StateInfo:
     return StateInfo(held=held)
 
 
-def state_of(growth: Growth, held: tuple[str, ...] = ()) -> StateInfo:
-    """The ports of a grown graph that are its state; `held`: see `StateInfo`."""
-    pairs = growth.states.items()
+def _steps(name: str) -> str:
+    return f"{name}.steps"
+
+
+def stored_as(growth: Growth, kind: TensorType) -> str:
+    """The dtype of the buffer of a state: another one for rows of floats."""
+    return growth.cache if kind.dtype == "float32" and len(kind.shape) > 1 else kind.dtype
+
+
+def state_of(
+    growth: Growth, types: Mapping[str, TensorType], held: tuple[str, ...] = ()
+) -> StateInfo:
+    """The ports of a grown graph that are its state; `types`: of its tensors, `held`: see
+    `StateInfo`."""
+    buffers, axes, steps = {}, {}, {}
+    for state, (output, axis) in growth.states.items():
+        buffer, rows = _buffer(state), _rows(output)
+        buffers[buffer], axes[buffer] = rows, axis
+        if _steps(buffer) in types:
+            steps[buffer] = _steps(buffer)
+            buffers[_steps(buffer)], axes[_steps(buffer)] = _steps(rows), axis
     return StateInfo(
-        growth.capacity,
-        FILLED,
-        {_buffer(state): _rows(output) for state, (output, _) in pairs},
-        {_buffer(state): axis for state, (_, axis) in pairs},
-        growth.replaced,
-        held=held,
+        growth.capacity, FILLED, buffers, axes, growth.replaced, held=held, steps=steps
     )
 
 
@@ -574,11 +604,18 @@ def grown_graph(graph: Graph, growth: Growth) -> Graph:
     """`graph` with buffers and `filled` in place of states, rows in place of their outputs."""
     types, inputs, outputs = dict(graph.types), list(graph.inputs), list(graph.outputs)
     for state, (output, axis) in growth.states.items():
-        kind = types[state]
+        kind, buffer, rows = types[state], _buffer(state), _rows(output)
         shape = (*kind.shape[:axis], growth.capacity, *kind.shape[axis + 1 :])
-        types[_buffer(state)] = TensorType(shape, kind.dtype)
-        inputs[inputs.index(state)] = _buffer(state)
-        outputs[outputs.index(output)] = _rows(output)
+        stored = stored_as(growth, kind)
+        types[buffer] = TensorType(shape, stored)
+        inputs[inputs.index(state)] = buffer
+        outputs[outputs.index(output)] = rows
+        if stored != kind.dtype and DTYPES[stored].is_integer:
+            along = step_axis(axis, len(shape))
+            single = tuple(1 if d == along else n for d, n in enumerate(shape))
+            types[_steps(buffer)] = TensorType(single, kind.dtype)
+            inputs.append(_steps(buffer))
+            outputs.append(_steps(rows))
     types[FILLED] = TensorType((1,), "int64")
     kept = [name for name in inputs if name not in growth.computed]
     passed = {*growth.passed.values()}

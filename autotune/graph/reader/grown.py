@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from autotune.errors import UsageError
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at, symbols
@@ -25,6 +25,7 @@ from autotune.graph.reader.states import (
 )
 from autotune.graph.state import CHUNKS
 
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _PROBES = 3
 """Lengths at which a model is imported: see `reader.growing`."""
 
@@ -47,11 +48,12 @@ def grown(
     chunks: Sequence[int] = CHUNKS,
     told: Mapping[str, str] | None = None,
     dims: Mapping[str, int] | None = None,
+    cache: str = "float32",
 ) -> tuple[Grown, ...]:
     """A variant for each chunk, the largest first; chunks that no prompt can fill are left out.
 
-    Raises UsageError for a model without a state that grows, and for a capacity or chunks that it
-    cannot have.
+    `cache`: see `Growth`. Raises UsageError for a model without a state that grows, and for a
+    capacity, chunks or a cache that it cannot have.
     """
     outline = read_outline(path)
     growth, inputs = growth_of(outline, capacity, told)
@@ -66,8 +68,13 @@ def grown(
             f"a capacity of {capacity} with chunks of {', '.join(map(str, chunks))} cannot be",
             "give a larger `capacity`, and chunks from 1 on",
         )
+    types = {value.name: value.type.tensor_type.elem_type for value in outline.graph.input}
+    if cache != "float32" and not any(types[name] in _FLOATS for name in growth.states):
+        raise UsageError(
+            f"the states of '{path.name}' that grow are no floats", "leave out `cache_type`"
+        )
     extents = {**_of_folder(path, outline, growth.states), **(dims or {})}
-    several = (replace(growth, chunk=n) for n in sizes)
+    several = (replace(growth, chunk=n, cache=cache) for n in sizes)
     return tuple(_at(outline, one, inputs, extents) for one in several)
 
 

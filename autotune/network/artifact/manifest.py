@@ -207,6 +207,8 @@ def _require_state(
         is_inside = axis < min(len(old.shape), len(new.shape))
         fits = axis < 0 or (is_inside and old.shape[axis] == state.capacity >= new.shape[axis])
         require(fits, f"'{name}' has not its capacity")
+    steps = [*state.steps, *state.steps.values()]
+    require(all(name in state.buffers for name in steps), "the steps of its state cannot be")
     is_told = not state.buffers or (
         state.filled in given
         and given[state.filled].shape == (state.sessions,)

@@ -40,15 +40,25 @@ _ROUNDED = 5e-2
 """Tolerance where activations are rounded to bytes: on the other side of a step, a number is as
 right, and moves all that follow."""
 _ROUNDS = f"activations are rounded to bytes: outputs may differ by {_ROUNDED:g}"
+_CACHE_ERRORS = {"float32": 0.0, "bfloat16": 2e-2, "int8": 5e-2}
+"""Tolerance by the type of a state's elements: new places are read as they are rounded."""
+_REPORT = "please report it with the model; `check=False` compiles it all the same"
+_WIDER = "compile it with a wider `cache_type`, or with a larger `max_error`"
 
 
-def check_state(model: Model, bound: BoundModel, grown: Grown, seed: int = 0) -> Report:
+def check_state(
+    model: Model, bound: BoundModel, grown: Grown, max_error: float | None = None, seed: int = 0
+) -> Report:
     """Compare steps of `model` with its file, at the shortest and longest states and between.
 
-    Raises WrongNumbers, MissingDependency without ONNX Runtime, ModelError where it cannot run the
-    model.
+    `max_error`: allowed where a state is kept in fewer bits than in the file; None for what is
+    usual. Raises WrongNumbers, MissingDependency without ONNX Runtime, ModelError where it cannot
+    run the model.
     """
-    work = _Check(model, grown.growth, _Original(bound, grown, model.n_threads), seed)
+    usual = _CACHE_ERRORS[grown.growth.cache]
+    stored = max_error if usual and max_error is not None else usual
+    original = _Original(bound, grown, model.n_threads)
+    work = _Check(model, grown.growth, original, seed, stored)
     work.begin()
     for chunk, length in _points(model, work.sessions[0].capacity):
         work.step([length], chunk)
@@ -60,12 +70,13 @@ def check_state(model: Model, bound: BoundModel, grown: Grown, seed: int = 0) ->
 
 @dataclass
 class _Check:
-    """Steps of sessions of `model` beside the original."""
+    """Steps of sessions of `model` beside the original; `stored`: tolerance of a narrow state."""
 
     model: Model
     growth: Growth
     original: _Original
     seed: int
+    stored: float = 0.0
     tallies: dict[str, Tally] = field(default_factory=dict)
     kinds: list[str] = field(default_factory=list)
 
@@ -100,13 +111,14 @@ class _Check:
             self.kinds.append(kind)
             actual = {name: array[n : n + 1] if many else array for name, array in found.items()}
             for (output, _), name in zip(self.growth.states.values(), session.buffers, strict=True):
-                actual[output] = session.rows(name, starts[session], session.length).copy()
+                actual[output] = session.numbers(name, starts[session], session.length)
             for name, array in actual.items():
                 self._compare(kind, name, array, wanted[name])
 
     def _compare(self, kind: str, name: str, array: Array, expected: Array) -> None:
         found = difference(np.ascontiguousarray(array), expected.astype(array.dtype))
-        allowed = max(tolerance(array.dtype), _ROUNDED if self.original.rounds else 0.0)
+        rounded = _ROUNDED if self.original.rounds else 0.0
+        allowed = max(tolerance(array.dtype), rounded, self.stored)
         tally = self.tallies.setdefault(name, Tally(name))
         tally.is_decided = True
         tally.add(kind, found, allowed, array, expected)
@@ -114,7 +126,7 @@ class _Check:
             raise WrongNumbers(
                 f"'{cut(name)}' differs from ONNX Runtime in a step of {kind} places: "
                 f"error {found.error:.1e}, allowed {allowed:.1e} ({found.what})",
-                "please report it with the model; `check=False` compiles it all the same",
+                _WIDER if self.stored else _REPORT,
             )
 
     def report(self) -> Report:
@@ -141,11 +153,17 @@ def _points(model: Model, capacity: int) -> Iterator[tuple[int, int]]:
 
 def _fill(session: ModelSession, length: int, rng: np.random.Generator) -> dict[str, Array]:
     """Random rows in a session's buffers, and what lies behind them; by the name of the buffer."""
-    states = {}
+    states, info = {}, session.model.artifact.state
+    assert info is not None
     for name in session.buffers:
         rows = session.rows(name, 0, session.capacity)
-        rows[...] = rng.standard_normal(rows.shape).astype(rows.dtype)
-        states[name] = session.rows(name, 0, length).copy()
+        if name in info.steps:
+            rows[...] = rng.integers(-127, 128, rows.shape)
+            steps = session.rows(info.steps[name], 0, session.capacity)
+            steps[...] = rng.uniform(0.5, 1.5, steps.shape) / 64
+        else:
+            rows[...] = rng.standard_normal(rows.shape).astype(rows.dtype)
+        states[name] = session.numbers(name, 0, length)
     session.assume(length)
     return states
 

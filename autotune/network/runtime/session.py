@@ -221,7 +221,7 @@ class ModelSession:
         with self._alone():
             other = ModelSession(self.model)
             other._filled[:], other._held = self._filled, self._held
-            for name in self.buffers:
+            for name in self._buffers:
                 other.rows(name, 0, self.length)[...] = self.rows(name, 0, self.length)
             for name, pair in self._arrays.items():
                 other._arrays[name][0][...] = pair[0]
@@ -230,7 +230,7 @@ class ModelSession:
     def save(self, path: str | Path) -> None:
         """Write the state to an `.npz` file, whole or not at all."""
         with self._alone():
-            arrays = {name: self.rows(name, 0, self.length) for name in self.buffers}
+            arrays = {name: self.rows(name, 0, self.length) for name in self._buffers}
             arrays |= {name: pair[0] for name, pair in self._arrays.items()}
             arrays |= self._held or {}
             told = json.dumps([self.model.artifact.model_hash, self.length])
@@ -241,12 +241,12 @@ class ModelSession:
     def load(self, path: str | Path) -> None:
         """Read a state that a session of the same model has saved.
 
-        Raises UsageError for another file, for a state of another model, and for one of more places
-        than there are; then the state is as it was.
+        Raises UsageError for another file, for a state of another model or kept in another type,
+        and for one of more places than there are; then the state is as it was.
         """
         with self._alone():
             arrays, length = self._read(Path(path))
-            for name in self.buffers:
+            for name in self._buffers:
                 rows = self.rows(name, 0, length)
                 rows[...] = arrays[name].view(rows.dtype)
             for name, pair in self._arrays.items():
@@ -272,11 +272,18 @@ class ModelSession:
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        """Names of the inputs that are buffers of growing states."""
-        return tuple(self._buffers)
+        """Names of the inputs that are buffers of growing states, without those of steps."""
+        steps = set(self._info.steps.values())
+        return tuple(name for name in self._buffers if name not in steps)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the state."""
+        pairs = (array for pair in self._arrays.values() for array in pair)
+        return sum(array.nbytes for array in (*self._buffers.values(), *pairs))
 
     def rows(self, buffer: str, begin: int, end: int) -> Array:
-        """Places of a buffer, in place."""
+        """Places of a buffer, in place, as they are stored."""
         before = (slice(None),) * self._info.axes[buffer]
         return self._buffers[buffer][(*before, slice(begin, end))]
 
@@ -286,11 +293,19 @@ class ModelSession:
 
     def move(self, length: int) -> None:
         """Go on in other memory with the first places: arrays that `rows` gave stay as they are."""
-        former = {name: self.rows(name, 0, length) for name in self.buffers}
+        former = {name: self.rows(name, 0, length) for name in self._buffers}
         self._buffers = {name: _memory(self._ends[name]) for name in former}
         self._places.clear()
         for name, rows in former.items():
             self.rows(name, 0, length)[...] = rows
+
+    def numbers(self, buffer: str, begin: int, end: int) -> Array:
+        """Copy of places of a buffer: the numbers that they stand for."""
+        rows, steps = self.rows(buffer, begin, end), self._info.steps.get(buffer)
+        if steps is not None:
+            return np.asarray(rows * self.rows(steps, begin, end))
+        is_narrow = rows.dtype.kind not in "iufb"
+        return rows.astype(np.float32) if is_narrow else rows.copy()
 
     def assume(self, length: int) -> None:
         """Let so many places count as filled, with what is in their rows."""
@@ -375,10 +390,16 @@ class ModelSession:
                 f"'{path}' has {length} places, and there are {self.capacity}",
                 "compile with a larger `capacity`",
             )
-        wanted = {name: self.rows(name, 0, length).shape for name in self.buffers}
-        wanted |= {name: pair[0].shape for name, pair in self._arrays.items()}
-        wanted |= {end.name: end.shape for end in self._held_ends if end.name in arrays}
-        if any(name not in arrays or arrays[name].shape != s for name, s in wanted.items()):
+        wanted = {name: self.rows(name, 0, length) for name in self._buffers}
+        wanted |= {name: pair[0] for name, pair in self._arrays.items()}
+        if any(n in arrays and arrays[n].dtype != _plain(a).dtype for n, a in wanted.items()):
+            raise UsageError(
+                f"'{path}' keeps the state in another type of elements",
+                "save one of this model, or compile it with the same `cache_type`",
+            )
+        shapes = {name: array.shape for name, array in wanted.items()}
+        shapes |= {end.name: end.shape for end in self._held_ends if end.name in arrays}
+        if any(name not in arrays or arrays[name].shape != s for name, s in shapes.items()):
             raise _no_state(path)
         return arrays, length
 

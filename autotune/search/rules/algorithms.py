@@ -13,7 +13,8 @@ from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Axis
+from autotune.te.expr import Axis, Reduce, Select, walk
+from autotune.te.prefixes import prefixes
 from autotune.te.ragged import ragged_axes
 from autotune.te.whole_numbers import whole_sums
 from autotune.te.windows import reuses
@@ -31,6 +32,10 @@ MANY_TERMS = 2048
 """Terms of a reduction that may be cut into parts, so that they run side by side."""
 TOO_MANY_TERMS = 1 << 13
 """Terms that are not added up one after the other: rounding errors grow with their number."""
+PLACES_OF_A_PART = 256
+"""Least places of a state that a part of a product sums over."""
+MOST_RESULTS_IN_PARTS = 1 << 12
+"""Results of a product over a state, such as of all heads of a token: more are enough by far."""
 FEW_RESULTS = 1024
 """With more results than these, vectors of them are enough to run side by side."""
 
@@ -45,7 +50,10 @@ def algorithms(dag: ComputeDAG, target: Target) -> list[Partial]:
 def _in_order_or_parts(dag: ComputeDAG, target: Target) -> list[Partial]:
     long = {op: n for op in dag.computes if (n := n_parts(op, target)) > 1}
     if not long:
-        return [begin(dag)]
+        over_state = {op: n for op in dag.computes if (n := n_parts_of_state(op)) > 1}
+        steps = (Parts(op.name, n, f"{op.name}.parts") for op, n in over_state.items())
+        parts = [begin(dag).add(*steps, tags=(Tag.SPLIT_K,))] if over_state else []
+        return [begin(dag), *parts]
     steps = (Parts(op.name, n, f"{op.name}.parts") for op, n in long.items())
     in_parts = begin(dag).add(*steps, tags=(Tag.SPLIT_K,))
     return [in_parts] if any(_rounds(op, target) for op in long) else [begin(dag), in_parts]
@@ -68,6 +76,23 @@ def n_parts(op: Compute, target: Target) -> int:
     extent = op.reduce_axes[0].extent
     divisors = (n for n in range(1, extent + 1) if extent % n == 0)
     return min(divisors, key=lambda n: abs(math.log(n * n / n_terms)))
+
+
+def n_parts_of_state(op: Compute) -> int:
+    """Split-K factor of a product with few results over the filled places of a state, 1: none.
+
+    A token has as many results as its heads have channels: fewer rows and vectors of them than
+    there may be threads, or a number that these do not divide.
+    """
+    body = op.body.body if isinstance(op.body, Reduce) else None
+    is_over_state = body is not None and any(
+        prefixes(e.cond) for e in walk(body) if isinstance(e, Select)
+    )
+    if not is_over_state or not reuses(op) or len(op.reduce_axes) != 1:
+        return 1
+    extent = op.reduce_axes[0].extent
+    most = extent // PLACES_OF_A_PART if _count(op.axes) <= MOST_RESULTS_IN_PARTS else 1
+    return max((n for n in range(1, most + 1) if extent % n == 0), default=1)
 
 
 def _runs_in_lanes(op: Compute, target: Target) -> bool:

@@ -1,0 +1,45 @@
+"""A token reads keys and values where they are, in few kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from autotune.api.bindings import bind
+from autotune.api.request import Source
+from autotune.graph.network import Network
+from tests.decoders import SIZE, decoder
+
+CAPACITY, SHARED = 500, 2
+
+
+def token(made: onnx.ModelProto, cache_type: str, folder: Path) -> Network:
+    """The network of one token."""
+    onnx.save(made, folder / "m.onnx")
+    source = Source(folder / "m.onnx", capacity=CAPACITY, chunks=(1,), cache_type=cache_type)
+    return bind(source).networks()[0]
+
+
+@pytest.mark.parametrize("cache_type", ["f32", "bf16", "int8"])
+@pytest.mark.parametrize("shared", [1, SHARED, 4])
+@pytest.mark.parametrize("scaled_keys", [False, True])
+def test_no_kernel_copies_a_cache(
+    scaled_keys: bool, shared: int, cache_type: str, tmp_path: Path
+) -> None:
+    network = token(
+        decoder(2, shared=shared, scaled_keys=scaled_keys, mask=False), cache_type, tmp_path
+    )
+    made = (network.values[value] for call in network.calls for value in call.outputs.values())
+    sizes = [v.shape for v in made if v.parent is None and v.shape.count(CAPACITY)]
+    assert all(SIZE not in shape for shape in sizes)
+
+
+def test_rotations_are_one_kernel_each_and_shared_parts_are_computed_once(tmp_path: Path) -> None:
+    """Each further layer has the same few: five products, two rotations, rows of keys and values,
+    attention in three."""
+    numbers = [len(token(decoder(n), "f32", tmp_path).calls) for n in (2, 3)]
+    labels = [call.label for call in token(decoder(2), "f32", tmp_path).calls]
+    assert sum("Rotated" in label for label in labels) == 4
+    assert numbers[1] - numbers[0] == 13
