@@ -62,9 +62,9 @@ class FarModel(Model):
     def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
         """Outputs of one inference by name. Raises UsageError where the program ends."""
         arrays = self._check(self._named(inputs))
-        for end, array in zip(self.artifact.inputs, arrays, strict=True):
+        for end in self.artifact.inputs:
             where = window(self._memory_of(end), end)
-            where[...] = array.reshape(where.shape)
+            where[...] = arrays[end.name].reshape(where.shape)
         for block in (self._arena, *self._arrays.values()):
             block.push()
         entry = self._image.address(entry_name(RUN, self.artifact.entry))
