@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import autotune
-from autotune.errors import DynamicShape, UsageError
+from autotune.errors import DynamicShape, NotCompilable, UsageError
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.session import ModelSession
 from tests.decoders import VOCABULARY, WIDTH, decoder, encoder_caches, merged
@@ -164,3 +164,14 @@ def test_an_input_is_told_to_stay(tmp_path: Path) -> None:
     onnx.save(made, tmp_path / "told.onnx")
     with pytest.raises(UsageError, match="no input 'memories'"):
         autotune.compile(tmp_path / "told.onnx", capacity=12, state={"memories": "memories"})
+
+
+def test_a_file_for_single_places_is_not_given_several() -> None:
+    """As exporters write it that trace one token: no place is hidden from another one."""
+    made = decoder(mask=False, seed=2)
+    hidden = next(node for node in made.graph.node if node.op_type == "Greater")
+    hidden.op_type = "Less"
+    hidden.input[:] = [hidden.input[0], hidden.input[0]]
+    with pytest.raises(NotCompilable, match="a step of 4 places is not 4 steps of one"):
+        autotune.compile(made, capacity=CAPACITY, chunks=(4, 1))
+    assert autotune.compile(made, capacity=CAPACITY, chunks=(1,)).report is not None

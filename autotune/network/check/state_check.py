@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from autotune.brief import cut
-from autotune.errors import WrongNumbers
+from autotune.errors import NotCompilable, WrongNumbers
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.constant_inputs import fed
 from autotune.graph.reader.dimensions import Shapes
@@ -26,7 +26,7 @@ from autotune.graph.reader.grown import Grown
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.state import StateInfo
 from autotune.network.artifact.artifact import Endpoint
-from autotune.network.artifact.steps import n_places_of, steps_of
+from autotune.network.artifact.steps import axes_of_places, n_places_of, steps_of
 from autotune.network.check.accuracy import Report, Tally, worst_of
 from autotune.network.check.differences import difference, tolerance
 from autotune.network.check.quantised_outputs import is_quantised
@@ -39,6 +39,8 @@ Array = NDArray[Any]
 _ROUNDED = 5e-2
 """Tolerance where activations are rounded to bytes: on the other side of a step, a number is as
 right, and moves all that follow."""
+_UNLIKE = 1e-2
+"""Difference from which on numbers are others, and not the same in another order of sums."""
 _ROUNDS = f"activations are rounded to bytes: outputs may differ by {_ROUNDED:g}"
 _CACHE_ERRORS = {"float32": 0.0, "bfloat16": 2e-2, "int8": 5e-2}
 """Tolerance by the type of a state's elements: new places are read as they are rounded."""
@@ -53,7 +55,7 @@ def check_state(
 
     `max_error`: allowed where a state is kept in fewer bits than in the file; None for what is
     usual. Raises WrongNumbers, MissingDependency without ONNX Runtime, ModelError where it cannot
-    run the model.
+    run the model, NotCompilable for one whose step of several places is not as many of one.
     """
     usual = _CACHE_ERRORS[grown.growth.cache]
     stored = max_error if usual and max_error is not None else usual
@@ -65,6 +67,7 @@ def check_state(
     for k in sorted({s.sessions for s in _infos(model)} - {1}):
         last = work.sessions[0].capacity - 1
         work.step([n * last // (k - 1) for n in range(k)])
+    work.require_chunks()
     return work.report()
 
 
@@ -114,6 +117,31 @@ class _Check:
                 actual[output] = session.numbers(name, starts[session], session.length)
             for name, array in actual.items():
                 self._compare(kind, name, array, wanted[name])
+
+    def require_chunks(self) -> None:
+        """Raise NotCompilable where a step of several places is not as many of one: the masks of a
+        file that was exported with one are not those of several."""
+        steps = steps_of(self.model.artifact)
+        sizes, axes = {n_places_of(one) for one in steps}, axes_of_places(steps)
+        chunk = min(sizes - {0, 1}, default=0)
+        if not chunk or 1 not in sizes or self.original.rounds or self.stored:
+            return
+        session = self.sessions[0]
+        _fill(session, 1, self._rng)
+        inputs = {e.name: _drawn(self._rng, session, e, chunk) for e in session.input_info}
+        whole = session.run(inputs)
+        session.assume(1)
+        for n in range(chunk):
+            part = {k: a.take([n], axes[k]) if k in axes else a for k, a in inputs.items()}
+            for name, array in session.run(part).items():
+                of_all = whole[name].take([n], axes[name]) if name in axes else whole[name]
+                is_told = name in axes or n == chunk - 1
+                if is_told and difference(array, of_all).error > _UNLIKE:
+                    raise NotCompilable(
+                        f"a step of {chunk} places is not {chunk} steps of one: the file was "
+                        "exported for one",
+                        "give one number of places: `chunks=(1,)`",
+                    )
 
     def _compare(self, kind: str, name: str, array: Array, expected: Array) -> None:
         found = difference(np.ascontiguousarray(array), expected.astype(array.dtype))
