@@ -192,11 +192,11 @@ def test_passes_do_not_change_their_argument(rng: np.random.Generator, tmp_path:
 FAMILIES = Path(table.__file__).parent
 READING = (
     *("upgrades.py", "unfolding.py", "compositions.py", "qlinear.py", "standard_forms.py"),
-    *("random_weights.py", "draws.py", "shape_inputs.py", "growing.py"),
+    *("random_weights.py", "draws.py", "shape_inputs.py", "growing.py", "held.py"),
 )
 """What changed between opsets, what is unfolded or composed of others while reading, how made-up
-weights are scaled, what bounds random numbers keep, which operands of the file are shapes, and what
-would mix places of a state that are not filled."""
+weights are scaled, what bounds random numbers keep, which operands of the file are shapes, what
+would mix places of a state that are not filled, and what is a move of what an encoder gives."""
 
 
 def test_no_table_of_operators_outside_of_their_records() -> None:
