@@ -63,18 +63,20 @@ def is_quantised_already(model: ModelProto) -> bool:
 
 def float_form(model: ModelProto, folder: Path) -> FloatForm:
     """`model` as the quantiser takes it; files go into `folder`. Raises ModelError."""
-    package = quantisation_package()
     given, ready = folder / "given.onnx", folder / "float.onnx"
     drop_initializers_from_inputs(model)
-    with blamed(ONNXRUNTIME, "prepare", ""), _silence():
-        onnx.save(model, given)
-        package.quant_pre_process(str(given), str(ready), skip_symbolic_shape=True)
-        found = onnx.load(ready)
-    given.unlink()
     with blamed("onnx", "convert", ""):
-        if opset_of(found.opset_import) < _LEAST_OPSET:
-            found = onnx.version_converter.convert_version(found, _LEAST_OPSET)
-        found = onnx.shape_inference.infer_shapes(found)
+        if opset_of(model.opset_import) < _LEAST_OPSET:
+            model = onnx.version_converter.convert_version(model, _LEAST_OPSET)
+        onnx.save(model, given)
+    with blamed(ONNXRUNTIME, "prepare", ""):
+        package = onnxruntime_package()
+        options = _quiet_options(package)
+        options.graph_optimization_level = package.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(ready)
+        _session(package, given, options)
+        found = onnx.shape_inference.infer_shapes(onnx.load(ready))
+    given.unlink()
     _name_nodes(found.graph)
     onnx.save(found, ready)
     return FloatForm(found, ready)
@@ -112,6 +114,8 @@ class FloatForm:
                 augmented_model_path=str(self.path.with_name("augmented.onnx")),
                 calibrate_method=package.CalibrationMethod.MinMax,
             )
+            runtime, path = onnxruntime_package(), calibrator.augmented_model_path
+            calibrator.infer_session = _session(runtime, path, _quiet_options(runtime))
             calibrator.collect_data(_reader(package, feeds, tell))
             return calibrator.compute_data()
 
@@ -132,6 +136,18 @@ class FloatForm:
             )
             quantiser.quantize_model()
             onnx.save(quantiser.model.model, path)
+
+
+def _quiet_options(package: Any) -> Any:
+    """Options of a session without warnings, which computes node by node."""
+    options = package.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = package.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
+def _session(package: Any, path: Path | str, options: Any) -> Any:
+    return package.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def _reader(package: Any, feeds: Sequence[Arrays], tell: Callable[[int, int], None]) -> Any:
