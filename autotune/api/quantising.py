@@ -39,6 +39,8 @@ from autotune.network.check.check_inputs import inferences
 from autotune.network.check.oracles import by_onnxruntime
 from autotune.network.quantise.likeness import Arrays, Judge, Likeness, Runner
 from autotune.network.quantise.quantiser import (
+    ENTROPY,
+    MIN_MAX,
     float_form,
     is_quantised_already,
     quantisation_package,
@@ -185,9 +187,7 @@ class Quantising:
                 f"{path.name} has no product with constant float32 weights",
                 "there is nothing to quantise: give the model in float32",
             )
-        fed = [{**sample, **self._fixed} for sample in self._calibration]
-        with progress("calibrating") as tell:
-            self._ranges = self.form.ranges(fed, tell)
+        self._ranges = self._found_ranges(MIN_MAX)
 
     def run(self) -> Quantised:
         """The model of integers, written."""
@@ -195,6 +195,8 @@ class Quantising:
             self.request.note(text)
         begun, gains = self._fastest()
         found = begun, self.likeness(begun.model.run)
+        if not self._is_alike(found[1]):
+            found = self._without_outliers(begun, found[1])
         if not self._is_alike(found[1]):
             found = self.alike(begun, gains, found[1])
         candidate, likeness = found
@@ -283,6 +285,21 @@ class Quantising:
         )
 
     # --- outputs ---
+
+    def _found_ranges(self, method: str) -> Any:
+        fed = [{**sample, **self._fixed} for sample in self._calibration]
+        with self._progress("calibrating") as tell:
+            return self.form.ranges(fed, tell, method)
+
+    def _without_outliers(self, begun: _Candidate, before: Likeness) -> tuple[_Candidate, Likeness]:
+        """The same products with ranges that cut outliers off, if the outputs are more alike."""
+        usual, self._ranges = self._ranges, self._found_ranges(ENTROPY)
+        candidate = self.candidate(begun.products)
+        found = self.likeness(candidate.model.run)
+        if (found.agreement, -found.error) > (before.agreement, -before.error):
+            return candidate, found
+        self._ranges = usual
+        return begun, before
 
     def likeness(self, run: Runner) -> Likeness:
         """Outputs of a network on the samples held back, beside those of float32."""
