@@ -90,7 +90,8 @@ class Session:
     `policy_of` makes the policy of a task, once, when it is first needed. `clock` gives seconds
     that only grow. `stop` is asked between candidates: true ends the session as interrupted, with
     everything measured in the log. `default`: the program that a task has without tuning, which is
-    measured first. `first`: candidates to measure next, before any proposal. `noise`: how much
+    measured first. `first`: candidates to measure next, before any proposal. `drafted`: those that
+    are proposed first of tasks without measurements, made in advance. `noise`: how much
     others disturbed, and `peaks`: what the bounds come from, for the end of the log. `finals`: at
     the end, measure the best few of every task again before one of them is declared the winner.
     `networks`: where the model may become one of several, the tasks of each with their weights in
@@ -112,6 +113,7 @@ class Session:
     batch: int = 16
     default: Callable[[TuningTask], Candidate | None] = lambda task: None
     first: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
+    drafted: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     finals: bool = True
     noise: Callable[[], dict[str, object]] = dict
     peaks: Peaks | None = None
@@ -328,9 +330,13 @@ class Session:
         n = self._search_budget().room(
             n_batches * self.batch, used, elapsed_s + n_building * (trial_s or 0.0), trial_s
         )
-        before_all = (*self._default(state.task), *self.first.get(state.task.key, ()))
+        key = state.task.key
+        drafted = self.drafted.get(key, ()) if state.n_trials == 0 else ()
+        before_all = (*self._default(state.task), *self.first.get(key, ()), *drafted)
         found = self._unmeasured(state, before_all)
-        n_known = self._in_flight()[state.task.key]
+        if drafted and found:
+            return list(found.values())[:n]
+        n_known = self._in_flight()[key]
         for _ in range(_MAX_ASKS if len(found) < n else 0):
             proposed = self._policy(state.task).propose(n + n_known)
             fresh = self._unmeasured(state, proposed)

@@ -787,3 +787,14 @@ def test_an_interrupt_while_batches_are_in_flight_keeps_what_has_come(
     assert last.reason is StopReason.INTERRUPTED
     assert 8 <= last.n_trials <= 8 + measurer.n_slots * 4
     assert len(h.session.sink.records) == last.n_trials
+
+
+def test_what_was_drafted_is_measured_before_anything_is_proposed(
+    harness: Callable[..., Harness],
+) -> None:
+    h = harness(Budget(trials=8), sizes=(8,))
+    h.session.default = default_of(7)
+    h.session.drafted = {h.keys[0]: [Candidate((Parallel("c", i),), "fake") for i in (9, 7, 5)]}
+    list(h.session.events())
+    assert tried(h) == [7, 9, 5, 0, 1, 2, 3, 4]
+    assert [len(steps) for _, steps in h.measurer.calls] == [3, 4, 1]

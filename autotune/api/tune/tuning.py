@@ -52,7 +52,7 @@ from autotune.search.cost.ranker import Ranker
 from autotune.search.defaults import default_candidate
 from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
-from autotune.search.policy import Candidate, SketchPolicy
+from autotune.search.policy import FIRST_BATCH, Candidate, SketchPolicy
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
@@ -183,7 +183,26 @@ class Tuning:
             default=default,
             estimates=self._estimates,
             first=self.warm.first,
+            drafted=self._drafted() if measurer.n_slots > 1 else {},
         )
+
+    def _drafted(self) -> dict[str, list[Candidate]]:
+        """First candidates of tasks that nothing is known of, proposed on all cores.
+
+        Devices of a fleet would wait for them one by one.
+        """
+        if self._rules or self._ranker.is_trained:
+            return {}
+        known = {record.workload for record in self._log.records} | self.warm.first.keys()
+        tasks = [task for task in self._tasks if task.key not in known]
+        draft = partial(
+            first_batch,
+            target=self._header.target,
+            n_threads=self._header.n_threads,
+            seed=self._config.seed,
+        )
+        found = parallel_map(draft, [task.dag for task in tasks])
+        return {task.key: one for task, one in zip(tasks, found, strict=True)}
 
     def _estimates(self, tasks: Sequence[TuningTask]) -> dict[str, float]:
         """Seconds that default programs are expected to take at the clock of this machine."""
@@ -200,6 +219,12 @@ class Tuning:
         )
         found = parallel_map(choose, [task.dag for task in tasks])
         self._defaults |= {task.key: one for task, one in zip(tasks, found, strict=True)}
+
+
+def first_batch(dag: ComputeDAG, target: Target, n_threads: int, seed: int) -> list[Candidate]:
+    """The first candidates of a task, when nothing is known of any."""
+    rng = np.random.default_rng([seed, int(dag.key, 16)])
+    return SketchPolicy(dag, target, n_threads, Ranker(seed), rng).propose(FIRST_BATCH)
 
 
 def _default(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) -> Candidate | None:
