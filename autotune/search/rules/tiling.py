@@ -227,8 +227,12 @@ def _producers(state: State, anchor: Compute) -> list[str]:
 
 
 def _copied(state: State, anchor: Compute, v: TilingVariant) -> list[str]:
-    """Inputs that the structure copies for each block; none where that would be all of them."""
-    names = _activations(state, anchor)
+    """Inputs that the structure copies for each block; none where that would be all of them.
+
+    A single number, as a length is, has nothing to be copied for.
+    """
+    found = _activations(state, anchor)
+    names = [n for n in found if any(extent > 1 for extent in state.dag[n].tensor.shape)]
     if not v.copy_panels:
         return names if v.copy_inputs else []
     channel = anchor.axes[-1].name
