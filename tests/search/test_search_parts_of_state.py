@@ -6,10 +6,11 @@ import numpy as np
 
 from autotune.graph.ir import Graph, Node, TensorType
 from autotune.graph.network import graph_network
-from autotune.graph.operators.state import MATMUL_BELOW
+from autotune.graph.operators.state import MATMUL_BELOW, SOFTMAX_BELOW
 from autotune.network.compile.compiler import compile_network
 from autotune.network.runtime.runtime import Model
 from autotune.search.defaults import default_candidate
+from autotune.search.sketch import generate_sketches
 from autotune.target import host_target
 
 ROWS, PLACES, SIZE, THREADS = 3, 2048, 16, 8
@@ -36,3 +37,16 @@ def test_a_product_with_one_head_of_values_runs_on_all_threads() -> None:
         expected = p[..., :length].astype(np.float64) @ v[:, :length]
         found = model.run({"p": p, "v": v, "n": np.array([length])})["y"]
         np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_softmax_over_places_has_sketches_that_copy_its_rows() -> None:
+    """Of the scores, for each of its sums; the length is a single number."""
+    types = {
+        "x": TensorType((1792, PLACES), "float32"),
+        "n": TensorType((1,), "int64"),
+        "y": TensorType((1792, PLACES), "float32"),
+    }
+    node = Node("y", SOFTMAX_BELOW, ("x", "n"), ("y",))
+    network = graph_network(Graph(("x", "n"), ("y",), (node,), {}, types, 22), "m", "")
+    (dag,) = network.tasks.values()
+    assert generate_sketches(dag, host_target())
