@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,6 @@ from autotune.codec import to_json
 from autotune.config import AUTO
 from autotune.errors import TooSlow, UsageError
 from autotune.files import require_place
-from autotune.graph.state import CHUNKS
 from autotune.units import format_duration, format_seconds, format_shapes
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
     from autotune.network.bench.tokens import TokensResult
     from autotune.network.runtime.runtime import Model
 
-BASELINES = ("onnxruntime", "openvino", "openvino:default", "onnxruntime-genai")
-_CHUNKS = ("chunks", CHUNKS)
+BASELINES = ("onnxruntime", "openvino", "openvino:default")
+GENAI = "onnxruntime-genai"
 
 
 def _tokens(text: str) -> tuple[int, int]:
@@ -63,7 +62,7 @@ def _tokens(text: str) -> tuple[int, int]:
 @click.argument("source", metavar="OUT", type=FILE)
 @click.option(
     "--against",
-    type=Names(BASELINES),
+    type=Names((*BASELINES, GENAI)),
     multiple=True,
     help="Measure these as well, in turns: onnxruntime, openvino, openvino:default; with --tokens "
     "onnxruntime, onnxruntime-genai. Repeatable.",
@@ -142,6 +141,8 @@ def command(
 
     names = tuple(dict.fromkeys(name for part in against for name in part))
     _require_together(names, callers, per_task, compare, fail_above)
+    if tokens is None and GENAI in names:
+        raise UsageError(f"{GENAI} generates tokens alone", "add --tokens 128+64, or leave it out")
     is_model = is_onnx(source)
     if log_path and not per_task and not is_model:
         raise UsageError("--log is for --per-task", "add --per-task, or leave --log out")
@@ -243,8 +244,11 @@ def _model(
     source: Path, is_model: bool, log: Path | None, threads: int | None, options: dict[str, Any]
 ) -> Model:
     """The compiled model: loaded, or compiled now."""
+    from autotune.api.request import CompileRequest
+
     if not is_model:
-        if given := [n for n, value in options.items() if value and (n, value) != _CHUNKS]:
+        usual = {field.name: field.default for field in fields(CompileRequest)}
+        if given := [n for n, value in options.items() if value and value != usual.get(n)]:
             raise UsageError(
                 f"{source} is compiled: its {given[0]} cannot change", "give the ONNX model instead"
             )
@@ -252,7 +256,6 @@ def _model(
 
         return load(source, threads)
     from autotune.api.compile.compiling import compile_plan, plan
-    from autotune.api.request import CompileRequest
     from autotune.network.runtime.loading import model_of
 
     request = CompileRequest(source, log, threads=threads, note=say_note, **options)

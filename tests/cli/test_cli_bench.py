@@ -14,7 +14,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from autotune.cli.bench import BASELINES, callers_text, profile_text, result_text
+from autotune.cli.bench import BASELINES, GENAI, callers_text, profile_text, result_text
 from autotune.cli.main import run
 from autotune.errors import ExitCode
 from autotune.network.bench.bench import BenchResult, Timing
@@ -22,6 +22,7 @@ from autotune.network.bench.callers import CallersResult, CallersTiming
 from autotune.network.bench.profile import NetworkProfile, TaskTime
 from autotune.network.runtime import baselines
 from autotune.network.runtime.loading import read_artifact
+from autotune.network.runtime.token_loops import TOKEN_LOOPS
 from autotune.records import best_for, read_log
 
 Cli = Callable[..., Any]
@@ -41,6 +42,7 @@ INSTALLED = all(map(importlib.util.find_spec, ("onnxruntime", "openvino")))
 
 def test_the_names_are_those_of_the_runners() -> None:
     assert list(BASELINES) == list(baselines.BASELINES)
+    assert {*BASELINES, GENAI} == {*baselines.BASELINES, *TOKEN_LOOPS}
 
 
 # --- text ---------------------------------------------------------------------------------------
