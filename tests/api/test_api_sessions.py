@@ -250,8 +250,10 @@ def test_sessions_of_one_model_run_in_threads(compiled: Path) -> None:
 
 def test_a_model_with_a_state_is_not_run_without_a_session(compiled: Path) -> None:
     loaded = autotune.load(compiled)
-    with pytest.raises(UsageError, match="has a state"):
-        loaded.run({end.name: np.zeros(end.shape, end.numpy_dtype) for end in loaded.input_info})
+    inputs = {end.name: np.zeros(end.shape, end.numpy_dtype) for end in loaded.input_info}
+    for run in (loaded.run, loaded.profile):
+        with pytest.raises(UsageError, match="has a state"):
+            run(inputs)
 
 
 def test_a_recurrent_state_is_replaced() -> None:

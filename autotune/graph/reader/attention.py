@@ -389,6 +389,8 @@ def _group_masks(rw: Rewriter, weights: str, places: str, n_keys: int, length: i
         weights = rw("Mul", rw("Tanh", rw("Div", weights, limit)), limit)
     if rw.input(10):
         weights = rw("Add", weights, rw.input(10))
+    if length == 1 and window <= 0 and rw.attr(SHARES_BUFFER, 0):
+        return weights  # a state ends with the only query
     at = _positions(rw, n_keys, 1, 1, 1, n_keys)
     if not rw.attr("causal", 1):
         places = _last(rw)

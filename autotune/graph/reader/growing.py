@@ -128,6 +128,7 @@ class Growing:
     _twins: dict[str, str] = field(default_factory=dict)
     _zeroed: set[str] = field(default_factory=set)
     _states: dict[str, str] = field(default_factory=dict)
+    _scored: dict[str, tuple[str, str]] = field(default_factory=dict)
     _total: str = ""
 
     # --- inputs and outputs ---
@@ -373,13 +374,37 @@ class Growing:
 
     def _product(self, rw: Rewriter, operands: Sequence[str]) -> bool:
         x, slopes = operands[0], self.moving(operands[0])
-        if not any(slopes[-1:]):
-            return False
         ranks = [len(self.editor.types[n].shape) for n in operands]
-        if min(ranks) > 1 and self.editor.types[x].dtype == "float32":
+        is_float = min(ranks) > 1 and self.editor.types[x].dtype == "float32"
+        if not any(slopes[-1:]):
+            return is_float and self._scores(rw, operands)
+        if is_float:
             rw.result(MATMUL_BELOW, *operands, self._length(rw, x, len(slopes) - 1))
         elif x not in self._zeroed:
             rw.again(self._masked(rw, x, len(slopes) - 1, 0.0), *operands[1:])
+        return True
+
+    def _scores(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        """A product whose columns are places: those behind the length are not computed.
+
+        Of one row, Softmax says so behind it, without anything between them.
+        """
+        keys, columns = operands[1], self.moving(operands[1])[-1:]
+        if self.growth.chunk == 1 or not any(columns):
+            return False
+        length = self._length(rw, keys, len(self.moving(keys)) - 1)
+        self._scored[rw.node.output] = rw("MatMul", *operands), length
+        rw.result(BELOW, *self._scored[rw.node.output])
+        return True
+
+    def _scaled(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        """Scores times a number: the kernel that computes them ends with what tells the places."""
+        scores, length = self._scored.get(operands[0], ("", ""))
+        factor = self.editor.constants.get(operands[1])
+        if not scores or factor is None or factor.size != 1:
+            return False
+        self._scored[rw.node.output] = rw(rw.node.op, scores, operands[1]), length
+        rw.result(BELOW, *self._scored[rw.node.output])
         return True
 
     def _concat(self, rw: Rewriter, operands: Sequence[str]) -> bool:
@@ -513,6 +538,7 @@ _SPECIAL = {
     **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean"), Growing._reduce),
     "LayerNormalization": Growing._layer_norm,
     "MatMul": Growing._product,
+    **dict.fromkeys(("Mul", "Div"), Growing._scaled),
     "Concat": Growing._concat,
     "Slice": Growing._slice,
     "Gather": Growing._gather,

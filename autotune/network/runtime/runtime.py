@@ -267,6 +267,7 @@ class Model:
 
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         """Time every kernel of one inference, in order; run it a few times first to warm up."""
+        self._require_no_state()
         if self._telling is not None and self.variant(inputs) is not self:
             return self.variant(inputs).profile(inputs)
         arrays = self._check(inputs)
@@ -276,6 +277,13 @@ class Model:
             seconds = np.diff(place.times) * 1e-9
         pairs = zip(self.artifact.kernels, seconds.tolist(), strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
+
+    def _require_no_state(self) -> None:
+        """Raise UsageError for a model whose rows lie in buffers of a session."""
+        if self._appends:
+            raise UsageError(
+                f"'{self.artifact.name}' has a state", "open a session: `model.session()`"
+            )
 
     def _place(self, working: CallerMemory) -> Place:
         """Place of this network in the working memory of a caller."""
@@ -290,10 +298,7 @@ class Model:
         return inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
 
     def _call(self, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
-        if self._appends:
-            raise UsageError(
-                f"'{self.artifact.name}' has a state", "open a session: `model.session()`"
-            )
+        self._require_no_state()
         arrays = self._check(inputs)
         given = {} if out is None else outputs_given(self._results, out)
         in_place = writable_in_place(given, self._results, arrays.values()) if given else {}
