@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from autotune.api.request import Note, Source, silent
 from autotune.errors import UsageError
+from autotune.graph.reader.grown import GENAI_CONFIGURATION
 from autotune.graph.reader.model_files import is_path
 
 S = TypeVar("S", bound=Source)
 
-CONFIGURATION = "genai_config.json"
 USUAL_CAPACITY = 4096
 """Places of a state where a folder has a longer context: buffers are as long as the capacity."""
 
@@ -38,7 +38,7 @@ def source_in(source: S, note: Note = silent) -> S:
     name = decoder.get("filename") if isinstance(decoder, dict) else None
     if not isinstance(name, str) or not (folder / name).is_file():
         raise UsageError(
-            f"'{folder / CONFIGURATION}' names no decoder that is there", _named(folder)
+            f"'{folder / GENAI_CONFIGURATION}' names no decoder that is there", _named(folder)
         )
     length = model.get("context_length")
     if source.capacity is not None or not isinstance(length, int) or length < 1:
@@ -53,9 +53,9 @@ def source_in(source: S, note: Note = silent) -> S:
 
 def _model_in(folder: Path) -> dict[str, Any]:
     """What a folder's configuration says of its model. Raises UsageError."""
-    path = folder / CONFIGURATION
+    path = folder / GENAI_CONFIGURATION
     if not path.is_file():
-        raise UsageError(f"'{folder}' is a folder without {CONFIGURATION}", _named(folder))
+        raise UsageError(f"'{folder}' is a folder without {GENAI_CONFIGURATION}", _named(folder))
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["model"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -141,6 +141,12 @@ def command(
 
     names = tuple(dict.fromkeys(name for part in against for name in part))
     _require_together(names, callers, per_task, compare, fail_above)
+    beside = (callers, save, compare, files or None, per_task or None)
+    if tokens is not None and any(value is not None for value in beside):
+        raise UsageError(
+            "--tokens times sequences of a session",
+            "leave --callers, --per-task, --input, --save and --compare out",
+        )
     if tokens is None and GENAI in names:
         raise UsageError(f"{GENAI} generates tokens alone", "add --tokens 128+64, or leave it out")
     is_model = is_onnx(source)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.graph.reader.growing import Growth
+from autotune.graph.reader.states import inputs_at
 from autotune.network.runtime.session import ModelSession
 
 Array = NDArray[Any]
@@ -84,14 +85,9 @@ class KeptState:
 
     def _is_plain(self, feed: Mapping[str, Any], length: int, n: int) -> bool:
         """Whether masks, positions and lengths are those of places without a gap."""
-        growth, total = self._growth, length + n
-        wanted: list[tuple[str, Array]] = [(name, np.ones(total)) for name in growth.masks]
-        wanted += [(name, np.arange(length, total)) for name in growth.positions]
-        wanted += [(name, np.array([total - 1])) for name in growth.lasts]
-        wanted += [(name, np.array([total])) for name in growth.totals]
         return all(
-            np.array_equal(np.asarray(feed[name]).reshape(-1), value)
-            for name, value in wanted
+            np.array_equal(np.asarray(feed[name]).reshape(-1), value.reshape(-1))
+            for name, value in inputs_at(self._growth, length, n).items()
             if name in feed
         )
 

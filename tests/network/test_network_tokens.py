@@ -42,6 +42,8 @@ def test_prompts_and_tokens_are_timed_beside_others(tmp_path: Path, cli: Cli) ->
     assert found["ratio"] == found["autotune"]["token_s"] / found["onnxruntime"]["token_s"]
     done = cli("bench", "m.onnx", "--tokens", "6", cwd=tmp_path)
     assert (done.code, "128+64" in done.err) == (2, True)
+    done = cli("bench", "m.onnx", "--tokens", "6+3", "--per-task", cwd=tmp_path)
+    assert (done.code, "leave --callers, --per-task" in done.err) == (2, True)
 
 
 def test_more_tokens_than_the_capacity_are_refused() -> None:

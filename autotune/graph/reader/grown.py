@@ -26,6 +26,8 @@ from autotune.graph.reader.states import (
 from autotune.graph.state import CHUNKS
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+GENAI_CONFIGURATION = "genai_config.json"
+"""The file that onnxruntime-genai's builder writes beside a model."""
 _PROBES = 3
 """Lengths at which a model is imported: see `reader.growing`."""
 
@@ -73,7 +75,7 @@ def grown(
         raise UsageError(
             f"the states of '{path.name}' that grow are no floats", "leave out `cache_type`"
         )
-    extents = {**_of_folder(path, outline, growth.states), **(dims or {})}
+    extents = {**extents_of_folder(path, outline, growth.states), **(dims or {})}
     several = (replace(growth, chunk=n, cache=cache) for n in sizes)
     return tuple(_at(outline, one, inputs, extents) for one in several)
 
@@ -118,10 +120,10 @@ def growth_of(
     return growth, inputs
 
 
-def _of_folder(path: Path, model: ModelProto, states: Iterable[str]) -> dict[str, int]:
+def extents_of_folder(path: Path, model: ModelProto, states: Iterable[str]) -> dict[str, int]:
     """Extents that the configuration of onnxruntime-genai beside a model tells: of a head."""
     try:
-        text = (path.parent / "genai_config.json").read_text(encoding="utf-8")
+        text = (path.parent / GENAI_CONFIGURATION).read_text(encoding="utf-8")
         size = json.loads(text)["model"]["decoder"]["head_size"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -13,10 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 from onnx import ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from autotune.errors import UsageError
+from autotune.graph.ir import Array
 from autotune.graph.reader.dimensions import is_tensor
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
@@ -76,6 +79,37 @@ class DecoderInputs:
     totals: tuple[str, ...]
     chunk_axes: tuple[tuple[str, int], ...]
     total_axes: tuple[tuple[str, int], ...]
+
+
+class FollowLength(Protocol):
+    """Names of inputs that follow from the length of a state: see `growing.Growth`."""
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """Those that tell which places count."""
+
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """Those that number the new places."""
+
+    @property
+    def lasts(self) -> tuple[str, ...]:
+        """The last filled place of each sample."""
+
+    @property
+    def totals(self) -> tuple[str, ...]:
+        """The length with the new places."""
+
+
+def inputs_at(names: FollowLength, length: int, n_new: int) -> dict[str, Array]:
+    """The inputs that follow from the length, for `n_new` places of one sequence behind it."""
+    total = length + n_new
+    return (
+        dict.fromkeys(names.masks, np.ones((1, total)))
+        | dict.fromkeys(names.positions, np.arange(length, total)[None])
+        | dict.fromkeys(names.lasts, np.array([total - 1]))
+        | dict.fromkeys(names.totals, np.array(total))
+    )
 
 
 @dataclass(frozen=True, slots=True)

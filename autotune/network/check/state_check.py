@@ -24,6 +24,7 @@ from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.grown import Grown
 from autotune.graph.reader.onnx_reader import read_outline
+from autotune.graph.reader.states import inputs_at
 from autotune.graph.state import StateInfo
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.steps import axes_of_places, n_places_of, steps_of
@@ -242,15 +243,8 @@ class _Original:
 
     def _computed(self, length: int, total: int) -> dict[str, Array]:
         """The inputs that follow from the length."""
-        growth = self._growth
-        found = {name: np.ones((1, total), self._dtype(name)) for name in growth.masks}
-        for name in growth.positions:
-            found[name] = np.arange(length, total, dtype=self._dtype(name)).reshape(1, -1)
-        for name in growth.lasts:
-            found[name] = np.full((1,), total - 1, self._dtype(name))
-        for name in growth.totals:
-            found[name] = np.array(total, self._dtype(name))
-        return found
+        found = inputs_at(self._growth, length, total - length)
+        return {name: array.astype(self._dtype(name)) for name, array in found.items()}
 
     def _dtype(self, name: str) -> np.dtype[Any]:
         return np.dtype(helper.tensor_dtype_to_np_dtype(self._types[name]))

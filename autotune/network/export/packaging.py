@@ -193,7 +193,7 @@ NODE_ARRAYS = {
     },
 }
 
-_README = """\
+_README_HEAD = """\
 # {name}
 
 {model}, compiled by autotune {version} for {cpu}. The library needs the C library alone.
@@ -203,6 +203,10 @@ _README = """\
 | `{name}.h` | the interface |
 | `lib{name}.so`, `lib{name}.a` | link one of them |
 {weights}| `{name}.pc`, `{name}Config.cmake` | for pkg-config and CMake |
+"""
+_README = (
+    _README_HEAD
+    + """\
 | `example.c`, `.rs`, `.mjs` | one inference on zeros, in C, Rust and Node |
 
 {tensors}
@@ -222,18 +226,12 @@ A call divides its work among {threads} threads of a team that all libraries of 
 `options.callers` as many places as there are calls at once, others wait. The same inputs give the
 same bits on any number of threads. A process may fork; the child can call the model as well.
 """
+)
 
 
-_README_OF_STATE = """\
-# {name}
-
-{model}, compiled by autotune {version} for {cpu}. The library needs the C library alone.
-
-| file | |
-|---|---|
-| `{name}.h` | the interface |
-| `lib{name}.so`, `lib{name}.a` | link one of them |
-{weights}| `{name}.pc`, `{name}Config.cmake` | for pkg-config and CMake |
+_README_OF_STATE = (
+    _README_HEAD
+    + """\
 | `example.c` | steps on zeros |
 
 The model has a state, which a session keeps: {name}_open, {name}_step for any number of places,
@@ -251,6 +249,7 @@ A call divides its work among {threads} threads of a team that all libraries of 
 `options.threads` says another number. Sessions share the model; each is for one thread at a time.
 Give `options.callers` as many places as there are calls at once, others wait.
 """
+)
 
 
 def linked_with(interface: LibraryInterface) -> tuple[str, ...]:

@@ -416,18 +416,17 @@ def step_together(
         )
     if not sessions:
         raise UsageError("there are no sessions to step together", "give one or more")
-    for session in sessions:
-        if session.capacity and session.length >= session.capacity:
-            raise UsageError(
-                f"session {sessions.index(session)} is full: {session.capacity} places are filled",
-                "`reset` it, or step the others",
-            )
     first, k = sessions[0], len(sessions)
     one = first._steps[-1]
     checked = one.checked(inputs, 1, k)
     with ExitStack() as all_of_them:
-        for session in sessions:
+        for n, session in enumerate(sessions):
             all_of_them.enter_context(session._alone())
+            if session.capacity and session.length >= session.capacity:
+                raise UsageError(
+                    f"session {n} is full: {session.capacity} places are filled",
+                    "`reset` it, or step the others",
+                )
         parts, done = [], 0
         for step in (*first._together, one):
             while k - done >= step.sessions:

@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from autotune.errors import MissingDependency
+from autotune.graph.reader.grown import extents_of_folder
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.graph.reader.states import DecoderInputs, StatePair, decoder_inputs, find_states
+from autotune.graph.reader.states import (
+    DecoderInputs,
+    StatePair,
+    decoder_inputs,
+    find_states,
+    inputs_at,
+)
 from autotune.network.runtime.baselines import blamed, onnxruntime_session
 from autotune.wording import arguments
 
@@ -56,6 +63,7 @@ def plain_loop(path: Path, n_threads: int, capacity: int = 0) -> Callable[[], Pl
     outline = read_outline(path)
     states = find_states(outline)
     inputs = decoder_inputs(outline, states)
+    extents = extents_of_folder(path, outline, (pair.input for pair in states))
     types = {
         value.name: helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         for value in outline.graph.input
@@ -67,7 +75,7 @@ def plain_loop(path: Path, n_threads: int, capacity: int = 0) -> Callable[[], Pl
 
     def begin() -> PlainSequence:
         past = {
-            pair.input: np.zeros(_empty(shapes[pair.input], pair, path.parent), types[pair.input])
+            pair.input: np.zeros(_empty(shapes[pair.input], pair, extents), types[pair.input])
             for pair in states
         }
         return PlainSequence(session, states, inputs, types, tokens, past)
@@ -94,7 +102,7 @@ class PlainSequence:
 
     def __call__(self, tokens: Array) -> Mapping[str, Array]:
         """All outputs for new tokens, (1, n), by name."""
-        feed = {self._tokens: tokens, **self._computed(tokens.shape[1])}
+        feed = {self._tokens: tokens, **inputs_at(self._inputs, self.length, tokens.shape[1])}
         cast = {name: array.astype(self._types[name]) for name, array in feed.items()}
         found = self._session.run(self._names, cast | self._past)
         results = dict(zip(self._names, found, strict=True))
@@ -102,25 +110,11 @@ class PlainSequence:
         self.length += tokens.shape[1]
         return results
 
-    def _computed(self, n_new: int) -> dict[str, Array]:
-        inputs, total = self._inputs, self.length + n_new
-        return (
-            dict.fromkeys(inputs.masks, np.ones((1, total)))
-            | dict.fromkeys(inputs.positions, np.arange(self.length, total)[None])
-            | dict.fromkeys(inputs.lasts, np.array([total - 1]))
-            | dict.fromkeys(inputs.totals, np.array(total))
-        )
 
-
-def _empty(shape: list[int | str], pair: StatePair, folder: Path) -> list[int]:
-    """A cache without places; the builder writes the width of heads into its configuration."""
-    config = folder / "genai_config.json"
-    width = 1
-    if config.exists():
-        width = json.loads(config.read_text("utf-8"))["model"]["decoder"]["head_size"]
-    last = len(shape) - 1
-    extents = [0 if n == pair.axis else width if n == last else 1 for n in range(len(shape))]
-    return [d if isinstance(d, int) else extents[n] for n, d in enumerate(shape)]
+def _empty(shape: list[int | str], pair: StatePair, extents: Mapping[str, int]) -> list[int]:
+    """The shape of a cache without places."""
+    found = [d if isinstance(d, int) else extents.get(d, 1) for d in shape]
+    return [0 if n == pair.axis else extent for n, extent in enumerate(found)]
 
 
 def _genai(model: Path, n_threads: int, capacity: int) -> Begin:
