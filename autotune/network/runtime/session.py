@@ -418,6 +418,7 @@ def step_together(
         raise UsageError("there are no sessions to step together", "give one or more")
     first, k = sessions[0], len(sessions)
     one = first._steps[-1]
+    require_names(one.inputs, inputs)
     checked = one.checked(inputs, 1, k)
     with ExitStack() as all_of_them:
         for n, session in enumerate(sessions):
@@ -466,7 +467,6 @@ class _Step:
 
     def checked(self, inputs: Mapping[str, Any], n: int, sessions: int = 1) -> dict[str, Array]:
         """The inputs of `n` places as arrays. Raises UsageError where they do not fit."""
-        require_names(self.inputs, inputs)
         found = {}
         for end in self.inputs:
             shape = list(end.shape)
