@@ -38,7 +38,7 @@ MARK = "AUTOTUNE_TEST_FARM"
 """A variable of all processes of a farm: by it they are found."""
 HERE = ("--threads", "1")
 ARM = ("--runner", "qemu-aarch64-static -cpu neoverse-n1", "--target", "neoverse-n1", *HERE)
-_UP_S, _GONE_S = 60.0, 20.0
+_UP_S, _GONE_S = 300.0, 20.0
 _WORKLOAD = """
 from autotune import te
 

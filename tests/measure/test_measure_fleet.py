@@ -115,9 +115,11 @@ def test_both_devices_work_and_one_that_dies_loses_nothing(two_here: Farm) -> No
     with measurer_for(device, fakes.QUICK, fakes.build) as measurer:
         assert isinstance(measurer, PipelinedMeasurer)
         assert measurer.n_slots > 2
-        batches = [measurer.stream(dag, steps) for _ in range(8)]
-        killed = _signal(two_here, "one", "spawn_main")
-        results = [list(batch) for batch in batches]
+        results = []
+        for kill in (False, True):
+            batches = [measurer.stream(dag, steps) for _ in range(8)]
+            killed = kill and _signal(two_here, "one", "spawn_main")
+            results += [list(batch) for batch in batches]
     assert killed
     assert all(r.status is S.OK for batch in results for r in batch)
     assert {len({r.device for r in batch}) for batch in results} == {1}  # no batch is of both
