@@ -14,7 +14,7 @@ Rows are added to `docs/results/search_live.csv`; `--table` prints the median an
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,12 +31,12 @@ from autotune.config import TuneConfig
 from autotune.measure.build import build_program
 from autotune.measure.local import local_measurer
 from autotune.records import Entry, Header, Log, MeasureRecord
-from autotune.schedule.steps import Steps
 from autotune.search.cost.ranker import Ranker
 from autotune.search.defaults import default_candidate
 from autotune.search.elite_pool import ElitePool
 from autotune.search.policy import Candidate, SketchPolicy
 from autotune.tuner import Budget, CandidateMeasurer, Run, Session, TuningTask
+from benchmarks.finalists import chosen_seconds, finalists
 from benchmarks.models import NAMES, model_file, read
 from benchmarks.results import FOLDER, append_row, read_rows
 from benchmarks.search_policies import BATCH, InTurns
@@ -46,7 +46,6 @@ from benchmarks.tables import markdown
 FILE = FOLDER / "search_live.csv"
 FIELDS = ["machine", "network", "task", "key", "seed", "trials", "ratio"]
 AFTER = (8, 32)
-FINALISTS, REPEATS = 4, 40
 
 
 @dataclass(slots=True)
@@ -118,26 +117,9 @@ def choices(
     """What the sessions have chosen, after `AFTER` trials, and the last one at its end."""
     last = len(found) - 1
     counts = [(seed, n) for seed in range(last) for n in AFTER] + [(last, len(found[last]))]
-    finalists = {(seed, n): _fastest(found[seed][:n]) for seed, n in counts}
-    steps = list(dict.fromkeys(s for some in finalists.values() for s in some))
-    results = measurer.measure_interleaved(task.dag, steps, REPEATS)
-    times = {s: r.times_s for s, r in zip(steps, results, strict=True) if r.times_s}
-    return [
-        Choice(seed, n, median(times[best][1::2]))
-        for (seed, n), some in finalists.items()
-        if (best := _chosen(some, times)) is not None
-    ]
-
-
-def _chosen(some: Sequence[Steps], times: Mapping[Steps, Sequence[float]]) -> Steps | None:
-    """The fastest by every second repeat, of those that ran."""
-    return min((s for s in some if s in times), key=lambda s: median(times[s][::2]), default=None)
-
-
-def _fastest(records: Sequence[MeasureRecord]) -> list[Steps]:
-    right = [r for r in records if r.result.latency_s is not None]
-    order = sorted(right, key=lambda r: r.result.latency_s or 0.0)
-    return list(dict.fromkeys(r.steps for r in order))[:FINALISTS]
+    some = {(seed, n): finalists(found[seed][:n]) for seed, n in counts}
+    seconds = chosen_seconds(task.dag, some.values(), measurer)
+    return [Choice(seed, n, s) for (seed, n), s in zip(some, seconds, strict=True) if s is not None]
 
 
 def measured(

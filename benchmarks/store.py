@@ -5,30 +5,36 @@
 Some tasks of each network, from the heaviest to the lightest, are tuned four times, each session
 with as many trials: for this CPU and for one with AVX2 alone, without a store; and for this CPU
 with a store made of what these measured for the *other* networks, on this CPU or on that one.
-Every session chooses the program that was fastest so far; how good a choice was is told by all
-measurements of its program in all sessions together. The end is the best program of any of them.
+After each trial a session has four finalists; those of all sessions are then measured again, in
+turns, and the best of the four is its choice. The end is the best choice of any session.
 Rows are added to `docs/results/store.csv`; logs stay in `--folder`, and sessions that are there are
 not run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import click
 import numpy as np
 
 from autotune.api.tune.model import tune_network
+from autotune.api.tune.tuning import measure_options
 from autotune.cli.options import COUNT
 from autotune.config import TuneConfig
 from autotune.graph.network import Network
-from autotune.records import Log, MeasureRecord, ranked_records, read_log
+from autotune.measure.build import build_program
+from autotune.measure.local import local_measurer
+from autotune.records import Log, MeasureRecord, read_log
 from autotune.records.store import store_to_write
 from autotune.search.cost.ranker import OTHER_CPU, OTHER_TASK, Ranker
+from autotune.te.dag import ComputeDAG
 from autotune.te.form import form_of
-from autotune.tuner import SessionFinished
+from autotune.tuner import CandidateMeasurer, SessionFinished
+from benchmarks.finalists import chosen_seconds, finalists
 from benchmarks.models import NAMES, model_file, read
 from benchmarks.results import FOLDER, append_row
 from benchmarks.search_metrics import pairwise_accuracy
@@ -177,31 +183,32 @@ def _made_store(plan: Plan, kind: Kind, name: str) -> str:
 def rows(plan: Plan, name: str) -> Iterator[dict[str, str]]:
     """A row per task and kind of sessions on this CPU."""
     logs = {k.name: read_log(plan.log(name, k)) for k in KINDS if k.target == "native"}
-    pooled = _pooled(logs.values())
-    for kind, log in logs.items():
-        others = [o for o in plan.networks if o != name]
-        forms = _known(plan, others)
-        for key, weight in log.header.tasks:
-            end_s = min((s for (task, _), s in pooled.items() if task == key), default=None)
-            if end_s is None:
-                continue
-            chosen_s = choices([r for r in log.records if r.workload == key], pooled)
-            ratios = [s / end_s for s in chosen_s]
-            workload = log.workloads[key]
-            known = "task" if key in forms else "form" if _form(log, key) in forms else "none"
-            after = {n: ratios[min(n, len(ratios)) - 1] for n in AFTER if n <= plan.trials_per_task}
-            yield {
-                "network": name,
-                "task": workload.label,
-                "key": key,
-                "weight": str(weight),
-                "known": known,
-                "sessions": kind,
-                "trials": str(len(ratios)),
-                "end_us": f"{1e6 * end_s:.1f}",
-                "to_5_pct": str(trials_within(ratios)),
-                "after": " ".join(f"{n}:{ratio:.4f}" for n, ratio in after.items()),
-            }
+    first = logs[KINDS[0].name]
+    forms = _known(plan, [o for o in plan.networks if o != name])
+    build = partial(build_program, overwritten=first.header.overwritten)
+    options = measure_options(first, TuneConfig(threads=plan.threads))
+    with local_measurer(first.header.target, plan.threads, options, build) as measurer:
+        for key, weight in first.header.tasks:
+            workload = first.workloads[key]
+            known = "task" if key in forms else "form" if _form(first, key) in forms else "none"
+            found = choices([_trials(log, key) for log in logs.values()], workload.dag, measurer)
+            end_s = min(s for some in found for s in some)
+            for kind, chosen_s in zip(logs, found, strict=True):
+                ratios = [s / end_s for s in chosen_s]
+                counts = [n for n in AFTER if n <= plan.trials_per_task]
+                after = {n: ratios[min(n, len(ratios)) - 1] for n in counts}
+                yield {
+                    "network": name,
+                    "task": workload.label,
+                    "key": key,
+                    "weight": str(weight),
+                    "known": known,
+                    "sessions": kind,
+                    "trials": str(len(ratios)),
+                    "end_us": f"{1e6 * end_s:.1f}",
+                    "to_5_pct": str(trials_within(ratios)),
+                    "after": " ".join(f"{n}:{ratio:.4f}" for n, ratio in after.items()),
+                }
 
 
 def _known(plan: Plan, others: Sequence[str]) -> set[str]:
@@ -215,28 +222,18 @@ def _form(log: Log, key: str) -> str:
     return form_of(log.workloads[key].dag).text
 
 
-def _pooled(logs: Iterable[Log]) -> dict[tuple[str, str], float]:
-    """Seconds of every program of every task, over all its measurements."""
-    records = [r for log in logs for r in log.records]
-    ranked = ranked_records(records).values()
-    return {
-        (r.workload, r.steps_json): r.result.latency_s or float("inf") for rs in ranked for r in rs
-    }
+def _trials(log: Log, key: str) -> list[MeasureRecord]:
+    return [r for r in log.records if r.workload == key and not r.final]
 
 
 def choices(
-    records: Sequence[MeasureRecord], pooled: Mapping[tuple[str, str], float]
-) -> list[float]:
-    """After each trial of a task, the seconds of the program that was the fastest so far."""
-    found: list[float] = []
-    fastest_s, chosen_s = float("inf"), float("inf")
-    for record in records:
-        latency_s = record.result.latency_s
-        if latency_s is not None and latency_s < fastest_s and not record.final:
-            fastest_s = latency_s
-            chosen_s = pooled.get((record.workload, record.steps_json), float("inf"))
-        found += [] if record.final else [chosen_s]
-    return found
+    sessions: Sequence[Sequence[MeasureRecord]], dag: ComputeDAG, measurer: CandidateMeasurer
+) -> list[list[float]]:
+    """Of each session of a task, the seconds of its choice after each trial."""
+    sets = [[finalists(found[: n + 1]) for n in range(len(found))] for found in sessions]
+    distinct = list(dict.fromkeys(some for of in sets for some in of))
+    seconds = dict(zip(distinct, chosen_seconds(dag, distinct, measurer), strict=True))
+    return [[seconds[some] or float("inf") for some in of] for of in sets]
 
 
 def trials_within(ratios: Sequence[float]) -> int:

@@ -15,8 +15,8 @@ How many trials a [store](../store.md) saves. Tasks of each network, from the he
 lightest, are tuned without a store; with a store of what such sessions measured for the *other*
 networks; and with one of the other networks on *another CPU*, one with AVX2 alone: there the
 learned ranker is all that it gives. Every session has as many trials and the same seed. After each
-trial a session has a choice, the program that was the fastest so far; how good it is, all
-measurements of that program in all sessions tell. The *end* is the best program of any session.
+trial a session has four finalists; those of all sessions are measured again, in turns: the best of
+the four is its choice. The *end* is the best choice of any session.
 
     python -m benchmarks.store --machine NAME && python -m benchmarks.results
 """

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from autotune.records import MeasureRecord
 from autotune.result import MeasureResult, MeasureStatus
+from autotune.te.dag import ComputeDAG
 from benchmarks.store import choices, trials_within
 from benchmarks.store_page import tables
 
@@ -17,16 +20,25 @@ def measured(steps: str, ms: float | None, final: bool = False) -> MeasureRecord
     return MeasureRecord("r", 0, "task", "cpu", 1, steps, result, final=final)
 
 
-def test_a_choice_is_the_fastest_so_far_and_as_good_as_all_its_measurements_say() -> None:
-    records = [
-        measured("a", None),
-        measured("b", 3.0),
-        measured("c", 1.0),  # measured too fast
-        measured("d", 2.0),
-        replace(measured("b", 0.1), final=True),
-    ]
-    pooled = {("task", "b"): 3e-3, ("task", "c"): 4e-3, ("task", "d"): 2e-3}
-    assert choices(records, pooled) == [float("inf"), 3e-3, 4e-3, 4e-3]
+class Again:
+    """Measures every program as so fast, whatever a session has found."""
+
+    def __init__(self, ms: dict[str, float]) -> None:
+        self.ms = ms
+
+    def measure_interleaved(
+        self, dag: ComputeDAG, programs: Sequence[Any], repeats: int
+    ) -> list[MeasureResult]:
+        return [measured(steps, self.ms.get(steps)).result for steps in programs]
+
+
+def test_a_choice_is_the_best_finalist_when_all_are_measured_again() -> None:
+    found = [("a", None), ("b", 3.0), ("c", 1.0), ("d", 2.0), ("e", 1.5), ("f", 2.5)]
+    again = Again({"b": 1.0, "c": 4.0, "d": 2.0, "e": 3.0, "f": 9.0})
+    record = SimpleNamespace
+    sessions = [[record(steps=s, result=measured(s, ms).result) for s, ms in found]]
+    (chosen_s,) = choices(sessions, None, again)  # type: ignore[arg-type]
+    assert chosen_s == [float("inf"), 1e-3, 1e-3, 1e-3, 1e-3, 2e-3]  # `b` is the fifth at the end
 
 
 @pytest.mark.parametrize(
