@@ -83,10 +83,14 @@ class DrawnMeasurer:
         self.built_s = self.ran_s = 0.0
         """Seconds of all builders, and of all devices, at work."""
 
-    def first_done(self, batches: Sequence[Iterable[MeasureResult]]) -> int:
+    def first_done(
+        self, batches: Sequence[Iterable[MeasureResult]], waits: bool = True
+    ) -> int | None:
         """The batch that is done first; the clock is then at its end."""
         ends = [batch.done_s for batch in batches if isinstance(batch, DrawnBatch)]
         n = min(range(len(ends)), key=ends.__getitem__)
+        if not waits and ends[n] > self._clock():
+            return None
         self._clock.until(ends[n])
         return n
 

@@ -69,7 +69,9 @@ class Measurer:
         """Ids of the running builders and, last, of the run worker."""
         return self._builder.pids + self._runner.pids
 
-    def first_done(self, batches: Sequence[Iterable[MeasureResult]]) -> int | None:
+    def first_done(
+        self, batches: Sequence[Iterable[MeasureResult]], waits: bool = True
+    ) -> int | None:
         """The first: it is measured when it is iterated."""
         return 0
 

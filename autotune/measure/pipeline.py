@@ -98,10 +98,12 @@ class PipelinedMeasurer:
         """Ids of the running builders."""
         return self._builder.pids + self._runner.pids
 
-    def first_done(self, batches: Sequence[Iterable[MeasureResult]]) -> int | None:
+    def first_done(
+        self, batches: Sequence[Iterable[MeasureResult]], waits: bool = True
+    ) -> int | None:
         """Index of a batch whose results are there; None after a moment without one."""
         results = [batch.results for batch in batches if isinstance(batch, Flight)]
-        done, _ = wait(results, _ATTENTION_S, FIRST_COMPLETED)
+        done, _ = wait(results, _ATTENTION_S if waits else 0.0, FIRST_COMPLETED)
         return next((n for n, found in enumerate(results) if found in done), None)
 
     def stream(

@@ -36,8 +36,11 @@ class CandidateMeasurer(Protocol):
         """Batches that it can have at a time; may change as machines come and go."""
         ...
 
-    def first_done(self, batches: Sequence[Iterable[MeasureResult]]) -> int | None:
-        """Index of one whose results are there; None after a moment in which there was none.
+    def first_done(
+        self, batches: Sequence[Iterable[MeasureResult]], waits: bool = True
+    ) -> int | None:
+        """Index of one whose results are there; None after a moment in which there was none, or at
+        once where nobody `waits`.
 
         Raises WorkerError where the machine cannot be reached.
         """

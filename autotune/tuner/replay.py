@@ -19,7 +19,9 @@ class ReplayMeasurer:
     def __init__(self, records: Iterable[MeasureRecord]) -> None:
         self._results = {(r.workload, r.steps_json): r.result for r in records}
 
-    def first_done(self, batches: Sequence[Iterable[MeasureResult]]) -> int | None:
+    def first_done(
+        self, batches: Sequence[Iterable[MeasureResult]], waits: bool = True
+    ) -> int | None:
         """The first: it is answered when it is iterated."""
         return 0
 

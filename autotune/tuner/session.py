@@ -226,8 +226,10 @@ class Session:
             batch = yield from self._next_done()
             if batch is None:
                 return StopReason.INTERRUPTED
-            yield from self._round(batch)
-            yield from self._finished(batch.state)
+            while batch is not None:  # all that have come while a proposal was made
+                yield from self._round(batch)
+                yield from self._finished(batch.state)
+                batch = self._done_already()
 
     def _fill(self) -> Generator[Event, None, StopReason | None]:
         """Begin batches until every slot has one; the reason where no more can begin."""
@@ -275,6 +277,13 @@ class Session:
         self.ledger.seconds.measure += self.clock() - begin
         return None if found is None else self._flying.pop(found)
 
+    def _done_already(self) -> _Batch | None:
+        """A batch whose results are there now; with one slot, none is before it is asked for."""
+        if self.measurer.n_slots == 1 or not self._flying:
+            return None
+        found = self.measurer.first_done([b.results for b in self._flying], waits=False)
+        return None if found is None else self._flying.pop(found)
+
     def _choose(self) -> _Choice:
         """The task to work on, and new candidates of it.
 
@@ -296,7 +305,7 @@ class Session:
         """Batches of one proposal: more where the search is slower than the machines.
 
         A proposal takes about as long however many candidates are taken of it, and slots become
-        free meanwhile. Some are left to other tasks.
+        free meanwhile. Some of those are left to other tasks.
         """
         n_slots = self.measurer.n_slots
         return max(1, min(n_slots - len(self._flying), round(_ONE_TASK * n_slots)))

@@ -101,7 +101,7 @@ class SlottedMeasurer(FakeMeasurer):
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     most: int = 0
 
-    def first_done(self, batches: Sequence[object]) -> int | None:
+    def first_done(self, batches: Sequence[object], waits: bool = True) -> int | None:
         self.most = max(self.most, len(batches))
         return None if self.rng.random() < 0.3 else self.rng.randrange(len(batches))
 
@@ -773,6 +773,20 @@ def test_of_batches_in_flight_nothing_is_lost_doubled_or_mixed_up(
     assert {r.workload for r in h.session.sink.records if r.final} == set(h.keys)
     assert measurer.most == n_slots
     assert last.reason is (StopReason.TRIALS if n_trials < 120 else StopReason.EXHAUSTED)
+
+
+def test_the_slots_of_all_batches_that_came_during_a_proposal_are_filled_by_the_next(
+    harness: Callable[..., Harness],
+) -> None:
+    """Search that takes longer than a batch would else give one batch at a time."""
+    h = harness(Budget(trials=400), sizes=(8,))
+    measurer = h.session.measurer = SlottedMeasurer(h.clock, n_slots=20)
+    measurer.first_done = lambda batches, waits=True: 0  # type: ignore[method-assign,misc]
+    asked = []
+    propose = h.policies[h.keys[0]].propose
+    h.policies[h.keys[0]].propose = lambda n: asked.append(n) or propose(n)  # type: ignore
+    list(h.session.events())
+    assert len(measurer.calls) == 400 / h.session.batch > 4 * len(asked)
 
 
 def test_an_interrupt_while_batches_are_in_flight_keeps_what_has_come(
