@@ -19,9 +19,8 @@ import numpy as np
 
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Algorithm, NarrowProducts, Steps, Winograd, steps_text
-from autotune.search.cost.analysis import analyse, analyse_programs
-from autotune.search.cost.features import features, log2_seconds
 from autotune.search.cost.ranker import Array, Ranker
+from autotune.search.cost.sketch_facts import SketchFacts
 from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
 from autotune.search.reading_order import order_holes
@@ -113,6 +112,8 @@ class SketchPolicy:
         self.sketches = {s.name: s for s in generate_sketches(dag, target, extra=rules)}
         self._measured: dict[str, dict[bytes, float | None]] = {n: {} for n in self.sketches}
         self._studied = {n: _Studied() for n in self.sketches}
+        facts = partial(SketchFacts, dag, target=target, n_threads=n_threads)
+        self._facts = {n: facts(sketch) for n, sketch in self.sketches.items()}
         self._features_of = {n: partial(self._features, n) for n in self.sketches}
         self._recognisers: dict[str, Recogniser] = {}
         self._inaccurate: Counter[Steps] = Counter()
@@ -241,14 +242,13 @@ class SketchPolicy:
 
     def _study(self, name: str) -> _Studied:
         """Features of the measured programs of a structure; each is analysed once, on demand."""
-        studied, sketch = self._studied[name], self.sketches[name]
+        studied = self._studied[name]
         new = [row for row in self._measured[name] if row not in studied.features]
         if new:
             rows = np.stack([np.frombuffer(row, np.int64) for row in new])
-            found = analyse(self.dag, sketch, rows, self.target)
-            x = features(found, sketch, rows, self.target, self.n_threads)
+            identity, x = self._facts[name].features(rows)
             studied.features.update(zip(new, x, strict=True))
-            studied.identities.update(i.tobytes() for i in found.identity)
+            studied.identities.update(i.tobytes() for i in identity)
         return studied
 
     def _promising(self) -> list[str]:
@@ -318,17 +318,12 @@ class SketchPolicy:
     def _score(self, sketch: Sketch, rows: Rows) -> tuple[Rows, Array, Rows]:
         """Valid rows, one per program, best first; estimated log2 seconds; identities."""
         rows = rows[first_of_each(rows)]
-        kept, found = analyse_programs(self.dag, sketch, rows, self.target)
+        is_trained = self.model.is_trained
+        kept, identity, found = self._facts[sketch.name].programs(rows, is_trained)
+        scores = self.model.predict(found) if is_trained and len(kept) else found
         rows = rows[kept]
-        if not len(rows):
-            return rows, np.zeros(0), found.identity
-        if self.model.is_trained:
-            x = features(found, sketch, rows, self.target, self.n_threads)
-            scores = self.model.predict(x)
-        else:
-            scores = log2_seconds(found, self.target, self.n_threads)
         order = np.argsort(scores, kind="stable")
-        return rows[order], scores[order], found.identity[order]
+        return rows[order], scores[order], identity[order]
 
     def _inaccurate_algorithms(self) -> set[Steps]:
         """Algorithms whose rounding errors exceed the limit in every structure."""

@@ -112,14 +112,6 @@ class Sketch:
             for k, p in enumerate(self.parameters)
         }
 
-    def values_of(self, role: Role, rows: Rows) -> list[NDArray[np.int64]]:
-        """Values of the holes of one role, in their order: arrays of shape [n_candidates]."""
-        return [
-            np.asarray(p.domain, dtype=np.int64)[rows[:, k]]
-            for k, p in enumerate(self.parameters)
-            if p.role is role
-        ]
-
     def bind(self, row: Rows) -> Steps:
         """The concrete schedule of one row, shape [n_parameters]."""
         holes = {p.name: p.domain[int(i)] for p, i in zip(self.parameters, row, strict=True)}

@@ -19,6 +19,7 @@ from autotune.errors import ScheduleError
 from autotune.schedule.replay import apply, replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.schedule.steps import Steps, holes_of
+from autotune.search.cost.array_program import Columns
 from autotune.search.cost.caches import Caches
 from autotune.search.cost.instructions import ADDED, lookups, operations, widening
 from autotune.search.cost.nest import (
@@ -32,7 +33,7 @@ from autotune.search.cost.nest import (
     needed_shares,
     product,
 )
-from autotune.search.space import Rows, Sketch, first_of_each
+from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd, TileUnit
 from autotune.te.arith import linear
@@ -105,24 +106,7 @@ class Analysis:
 
 def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Analysis:
     """Facts about the candidates `rows` of `sketch`."""
-    return _Population.of(dag, sketch, rows, target).analysis()
-
-
-def analyse_programs(
-    dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target
-) -> tuple[NDArray[np.intp], Analysis]:
-    """Facts about the candidates that can be built, the first of each program, and where they are.
-
-    As `analyse`, in half of the time: of random rows a quarter can be built, and what decides it is
-    a third of the facts.
-    """
-    found = _Population.of(dag, sketch, rows, target)
-    is_first = np.zeros(len(rows), bool)
-    is_first[first_of_each(found.identity)] = True
-    kept = np.flatnonzero(is_first & found.valid)
-    if not len(kept):
-        return kept, Analysis((), found.valid[kept], found.identity[kept])
-    return kept, found.some(kept).analysis()
+    return Population.of(dag, sketch, sketch.values(rows), len(rows), target).analysis()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +128,11 @@ class _Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Population:
-    """Candidates of one sketch: their stages, and the facts that decide which can be built."""
+class Population:
+    """Candidates of one sketch: their stages, and the facts that decide which can be built.
+
+    These are a third of all facts; of random rows a quarter can be built.
+    """
 
     walks: tuple[_Walk, ...]
     counts: tuple[_Counts, ...]
@@ -153,12 +140,10 @@ class _Population:
     identity: NDArray[np.int64]
 
     @staticmethod
-    def of(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> _Population:
-        """The candidates `rows`."""
-        n = len(rows)
+    def of(dag: ComputeDAG, sketch: Sketch, holes: Columns, n: int, target: Target) -> Population:
+        """The `n` candidates with these values of holes."""
         first = next((k for k, s in enumerate(sketch.steps) if holes_of(s)), len(sketch.steps))
         state = _begun(on_average(dag), sketch.steps[:first])
-        holes = sketch.values(rows)
         for step in sketch.steps[first:]:
             state = apply(state, step, holes)
         if any(stage.fuses or stage.bound for stage in state.stages.values()):
@@ -166,12 +151,12 @@ class _Population:
         walks = _walks(state, n, target)
         counts = tuple(walk.counts() for walk in walks)
         valid = _valid(state, zip(walks, counts, strict=True), target, n)
-        return _Population(walks, counts, valid, _identity(state, n))
+        return Population(walks, counts, valid, _identity(state, n))
 
-    def some(self, kept: NDArray[np.intp]) -> _Population:
+    def some(self, kept: NDArray[np.intp]) -> Population:
         """Some of the candidates."""
         state = self.walks[0].state.some(kept)
-        return _Population(
+        return Population(
             _walks(state, len(kept), self.walks[0].target),
             tuple(counts.some(kept) for counts in self.counts),
             self.valid[kept],
@@ -223,15 +208,15 @@ def _valid(
     for walk, s in walks:
         unit, reduces = walk.unit, bool(walk.op.reduce_axes)
         if unit is not None:
-            ok &= s.accumulators <= unit.most_sums
+            ok = ok & (s.accumulators <= unit.most_sums)
         elif reduces:
-            ok &= s.accumulators + s.operands <= target.n_registers
+            ok = ok & (s.accumulators + s.operands <= target.n_registers)
         usual = MAX_EXPANDED if reduces else MAX_EXPANDED_POINTWISE
         limit = max(usual, _LEAST_EXPANDED * operations(walk.op))
-        ok &= s.instructions * s.versions <= limit
-        local += s.local_bytes
+        ok = ok & (s.instructions * s.versions <= limit)
+        local = local + s.local_bytes
     for stage in state.stages.values():
-        ok &= ~_overlapping_reduction(stage, n)
+        ok = ok & ~_overlapping_reduction(stage, n)
     return ok & (local <= _ESTIMATED_LOCAL_BYTES)
 
 
@@ -247,10 +232,10 @@ def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
     spatial = {a.name for a in stage.op.axes}
     blocked = np.zeros(n, bool)
     for it in outer:
-        blocked |= full(it.extent, n) > 1
+        blocked = blocked | (full(it.extent, n) > 1)
     for rel in stage.splits:
         if rel.parent in spatial:
-            bad |= blocked & full(rel.overlaps(extents[rel.parent]), n).astype(bool)
+            bad = bad | blocked & full(rel.overlaps(extents[rel.parent]), n).astype(bool)
     return bad
 
 
@@ -366,7 +351,7 @@ class _Walk:
 
         Those of one of the `chain` terms that it adds up, where no other term has them too.
         """
-        vectors, splats = np.zeros(self.n), np.zeros(self.n)
+        vectors, splats, has_splats = np.zeros(self.n), np.zeros(self.n), False
         inner = self._register_extents
         term = inner | {a.name: np.ones(self.n) for a in self.op.reduce_axes}
         counts = [self._elements(access, inner) for access in self.reads]
@@ -375,11 +360,14 @@ class _Walk:
         pairs = zip(counts, of_term, strict=True)
         shared = reduce(np.logical_or, (a < b * chain for a, b in pairs), chain < 1)
         for access, count, alone in zip(self.reads, counts, of_term, strict=True):
-            kind = vectors if self._uses_lanes(access.load) else splats
-            kind += np.minimum(np.where(shared, count, alone), accumulators)
+            each = np.minimum(np.where(shared, count, alone), accumulators)
+            if self._uses_lanes(access.load):
+                vectors = vectors + each
+            else:
+                splats, has_splats = splats + each, True
         total = sum(counts, np.zeros(self.n))
         held = np.minimum(vectors, 4.0) if is_expanded else vectors
-        if splats.any():  # the smaller operand set stays in registers
+        if has_splats:  # the smaller operand set stays in registers
             held = np.minimum(held, splats) + 1.0
         if self._dot_form is not None and not self._dot_form.accumulates:
             held = held + 1.0  # a product before it is added
@@ -422,7 +410,7 @@ class _Walk:
 
     @cached_property
     def _register_extents(self) -> dict[str, Array]:
-        """Values that each axis takes inside the expanded body."""
+        """Columns that each axis takes inside the expanded body."""
         leaf_depth = [k for k, i in enumerate(self.stage.iters) if i.annotation]
         first = min(leaf_depth, default=len(self.stage.iters))
         rolled = {i.name for i in self.stage.iters[first:] if not i.annotation}
@@ -466,7 +454,7 @@ class _Walk:
 
     @cached_property
     def _together(self) -> dict[str, Array]:
-        """Values of each axis per instruction: the lanes."""
+        """Columns of each axis per instruction: the lanes."""
         found: dict[str, Array] = {}
         for mark in ("vectorize", "dot", "tile"):
             for name, extent in self._axes_marked(mark).items():

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from autotune.dtypes import dtype_bytes
 from autotune.pages import CACHE_LINE
+from autotune.search.cost.array_program import one_operation
 from autotune.search.cost.nest import Access, Array, Nest, local_bytes, product
 from autotune.target import Target
 from autotune.te.arith import linear
@@ -68,17 +69,17 @@ class Caches:
         crowded = self._total(p.crowded for p in self._parts)
         trips = [np.ones(self.n), *accumulate((x.extent for x in self.nest.loops), np.multiply)]
         outside = np.stack([trips[d] for d in self._depths])
-        every, last = np.arange(self.n), len(self._depths) - 1
+        last = len(self._depths) - 1
         result = []
         sizes = (self.target.l1_bytes, self.target.l2_bytes, self.target.l3_bytes)
         for level, size in enumerate(s * u for s, u in zip(sizes, USABLE, strict=True)):
             fits = ((feet if level else crowded) <= size)[1:]
-            at = np.where(fits.any(axis=0), fits.argmax(axis=0), last) if last else last
+            at = np.where(fits.any(axis=0), np.argmax(fits, axis=0), last) if last else last
             n_bytes = self._total(p.missing(size, p.n_bytes) for p in self._parts)
-            moved = (n_bytes * outside)[at, every]
+            moved = _at_depth(n_bytes * outside, at)
             if level:  # the penalty per run does not apply to hits in L2
                 n_runs = self._total(p.missing(size, p.n_runs) for p in self._parts)
-                pieces = (n_runs * outside)[np.minimum(at + 1, last), every]
+                pieces = _at_depth(n_runs * outside, np.minimum(at + 1, last))
                 moved = moved + RUN_START_BYTES * np.minimum(pieces, moved / CACHE_LINE)
             result.append(moved)
         return result[0], result[1], result[2]
@@ -155,3 +156,10 @@ class Caches:
         """Bytes of the local buffer of a stage; None where it has none."""
         stage = self.nest.state.stages.get(name)
         return None if stage is None or stage.attach is None else local_bytes(stage, self.n)
+
+
+@one_operation
+def _at_depth(values: Array, depth: NDArray[np.intp] | int) -> Array:
+    """Of `values`, shape [depths, n], those at the depth of each candidate."""
+    found: Array = values[depth, np.arange(values.shape[1])]
+    return found

@@ -19,6 +19,7 @@ from autotune.search.cost.analytic import (
     statement_cycles,
     step_cycles,
 )
+from autotune.search.cost.array_program import Columns
 from autotune.search.cost.nest import Array
 from autotune.search.space import Role, Rows, Sketch, Tag
 from autotune.target import Target
@@ -113,14 +114,21 @@ def features(
     analysis: Analysis, sketch: Sketch, rows: Rows, target: Target, n_threads: int
 ) -> Array:
     """Matrix of shape [n, len(NAMES)] for the candidates `rows` of `sketch`."""
-    n = len(rows)
+    return features_of(analysis, sketch, sketch.values(rows), target, n_threads)
+
+
+def features_of(
+    analysis: Analysis, sketch: Sketch, holes: Columns, target: Target, n_threads: int
+) -> Array:
+    """`features` of candidates with these values of the holes of `sketch`."""
+    n = len(analysis.valid)
     every = analysis.statements
     at = max(range(len(every)), key=lambda k: every[k].flops)
     main, rest = every[at], [*every[:at], *every[at + 1 :]]
     columns = [np.broadcast_to(f.of(main, target), (n,)) for f in MAIN]
     cycles = [statement_cycles(s, target) for s in every]
     others = sum((*cycles[:at], *cycles[at + 1 :]), np.zeros(n))
-    prefetch = _first(sketch, rows, Role.PREFETCH)  # negative: a weight panel ahead
+    prefetch = _first(sketch, n, holes, Role.PREFETCH)  # negative: a weight panel ahead
     columns += [
         _log2_seconds(seconds_of(analysis, cycles, target, n_threads)),
         idle_factor(main, n_threads),
@@ -129,11 +137,11 @@ def features(
         np.full(n, len(analysis.statements)),
         _log(np.maximum(prefetch, 0)),
         (prefetch < 0).astype(np.float64),
-        _first(sketch, rows, Role.PREFETCH_CONSUMER),
-        -_first(sketch, rows, Role.PREFETCH_NEXT_TILE),
+        _first(sketch, n, holes, Role.PREFETCH_CONSUMER),
+        -_first(sketch, n, holes, Role.PREFETCH_NEXT_TILE),
     ]
     columns += [np.full(n, float(tag in sketch.tags)) for tag in Tag]
-    return np.stack([np.asarray(c, np.float64) for c in columns], axis=1)
+    return np.stack([c.astype(np.float64) for c in columns], axis=1)
 
 
 def log2_seconds(analysis: Analysis, target: Target, n_threads: int) -> Array:
@@ -153,9 +161,10 @@ def _cold(s: Statement) -> Array:
     return np.full_like(s.steps, s.cold_bytes)
 
 
-def _first(sketch: Sketch, rows: Rows, role: Role) -> Array:
-    """Values of the first hole of a role that is not 0; 0 for sketches without one."""
-    found = np.zeros(len(rows))
-    for values in sketch.values_of(role, rows):
-        found = np.where(found == 0, values, found)
+def _first(sketch: Sketch, n: int, holes: Columns, role: Role) -> Array:
+    """Columns of the first hole of a role that is not 0; 0 for sketches without one."""
+    found = np.zeros(n)
+    for parameter in sketch.parameters:
+        if parameter.role is role:
+            found = np.where(found == 0, holes[parameter.name], found)
     return found

@@ -1,0 +1,113 @@
+"""⑥ What the search asks of the candidates of one sketch: which are programs, and their features.
+
+The first populations are analysed as `analysis` and `features` say. A search asks again and again:
+then what they did is repeated as array programs, with the same results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.search.cost.analysis import Analysis, Population
+from autotune.search.cost.array_program import ArrayProgram, Columns, Trace, Untraceable
+from autotune.search.cost.features import features_of, log2_seconds
+from autotune.search.cost.nest import Array
+from autotune.search.space import Rows, Sketch, first_of_each
+from autotune.target import Target
+from autotune.te.dag import ComputeDAG
+
+_UNTRACED = 6
+"""Populations that are analysed directly: a trace takes as long as so many, an array program a
+third as long as one."""
+_TRACED_ROWS = 61
+"""Candidates of a trace: enough to differ, and no usual extent."""
+
+
+_NEVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class _Programs:
+    """Of validity and identity; of all features; of the analytical estimate alone."""
+
+    checks: ArrayProgram
+    features: ArrayProgram
+    estimate: ArrayProgram
+
+
+class SketchFacts:
+    """Facts about candidates of one sketch, for one machine and number of threads."""
+
+    def __init__(self, dag: ComputeDAG, sketch: Sketch, target: Target, n_threads: int) -> None:
+        self._dag, self._sketch = dag, sketch
+        self._target, self._n_threads = target, n_threads
+        self._n_asked = 0
+        self._programs: _Programs | None = None
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether facts come from array programs."""
+        return self._programs is not None
+
+    def programs(
+        self, rows: Rows, with_features: bool
+    ) -> tuple[NDArray[np.intp], NDArray[np.int64], Array]:
+        """The candidates that can be built, the first of each program: where they are, their
+        identities [n, k], and their features [n, n_features] or estimated log2 seconds [n]."""
+        self._n_asked += 1
+        if self._programs is None and self._n_asked > _UNTRACED and len(rows) >= _TRACED_ROWS:
+            self._trace(rows[:_TRACED_ROWS])
+        n, holes = len(rows), self._sketch.values(rows)
+        if self._programs is None:
+            population = self._population(holes, n)
+            valid, identity = population.valid, population.identity
+        else:
+            valid, identity = self._programs.checks(holes, n)
+        is_first = np.zeros(n, bool)
+        is_first[first_of_each(identity)] = True
+        kept = np.flatnonzero(is_first & valid)
+        holes = {name: values[kept] for name, values in holes.items()}
+        if not len(kept):
+            found = np.zeros(0)
+        elif self._programs is None:
+            found = self._found(population.some(kept).analysis(), holes, with_features)
+        else:
+            program = self._programs.features if with_features else self._programs.estimate
+            (found,) = program(holes, len(kept))
+        return kept, identity[kept], found
+
+    def features(self, rows: Rows) -> tuple[NDArray[np.int64], Array]:
+        """Identities of candidates, shape [n, k], and features, shape [n, n_features]."""
+        n, holes = len(rows), self._sketch.values(rows)
+        if self._programs is None:
+            population = self._population(holes, n)
+            return population.identity, self._found(population.analysis(), holes, True)
+        _, identity = self._programs.checks(holes, n)
+        (found,) = self._programs.features(holes, n)
+        return identity, found
+
+    def _population(self, holes: Columns, n: int) -> Population:
+        return Population.of(self._dag, self._sketch, holes, n, self._target)
+
+    def _found(self, analysis: Analysis, holes: Columns, with_features: bool) -> Array:
+        if with_features:
+            return features_of(analysis, self._sketch, holes, self._target, self._n_threads)
+        return log2_seconds(analysis, self._target, self._n_threads)
+
+    def _trace(self, rows: Rows) -> None:
+        """Record the programs; without them, the search is slower."""
+        trace, values = Trace(len(rows)), self._sketch.values(rows)
+        holes = {name: trace.input(name, column) for name, column in values.items()}
+        try:
+            population = self._population(holes, trace.n)
+            analysis = population.analysis()
+            self._programs = _Programs(
+                checks=trace.program((population.valid, population.identity)),
+                features=trace.program((self._found(analysis, holes, True),)),
+                estimate=trace.program((self._found(analysis, holes, False),)),
+            )
+        except Untraceable:
+            self._n_asked = -_NEVER
