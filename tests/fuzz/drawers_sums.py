@@ -72,7 +72,7 @@ def conv(g: Drawing) -> None:
 def conv_transpose(g: Drawing) -> None:
     n, attrs = spatial(g, transposed=True)
     group = g.one_of([1, 1, 2])
-    per_group, out = g.int(1, 3), g.int(1, 3)
+    per_group, out = g.int(1, 3), g.one_of([1, 2, 3, 17])
     x = image(g, n, group * per_group)
     strides = attrs.get("strides", [1] * n)
     if g.maybe(0.3) and max(strides) > 1:

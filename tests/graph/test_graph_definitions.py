@@ -193,6 +193,37 @@ def test_output_shape_of_a_transposed_convolution(
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_phases_of_a_transposed_convolution_are_computed_one_by_one(
+    rank: int, tmp_path: Path
+) -> None:
+    """Where each has the channels of a vector."""
+    rng = np.random.default_rng(rank)
+    for _ in range(12):
+        stride, kernel, dilation = (rng.integers(1, n, rank).tolist() for n in (4, 5, 3))
+        reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+        pads = [int(rng.integers(0, r)) for _ in range(2) for r in reach]
+        extra = [int(rng.integers(0, s)) for s in stride]
+        x, w = values(1, 2, *rng.integers(3, 6, rank)), values(2, 16, *kernel, seed=1)
+        attrs = {"strides": stride, "dilations": dilation, "pads": pads, "output_padding": extra}
+        op = node("ConvTranspose", "x w b", **attrs)
+        proto = model(op, {"x": x.shape}, {"w": w, "b": values(16, seed=2)})
+        network = build_network(save(proto, tmp_path))
+        (expected,) = onnxruntime_outputs(proto, {"x": x}).values()
+        (found,) = execute(network, {"x": x}).values()
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kernel", "extra"), [(3, 1), (4, 0)])
+def test_transposed_convolutions_compute_no_taps_of_zeros(
+    kernel: int, extra: int, tmp_path: Path
+) -> None:
+    w = values(8, 16, kernel, kernel)
+    attrs = {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [extra, extra]}
+    proto = model(node("ConvTranspose", "x w", **attrs), {"x": (1, 8, 4, 4)}, {"w": w})
+    assert build_network(save(proto, tmp_path)).flops == 2 * 4 * 4 * w.size
+
+
 # --- quantised ----------------------------------------------------------------------------------
 
 

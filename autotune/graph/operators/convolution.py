@@ -12,8 +12,10 @@ convolution of T taps, reversed, with a set of output channels for every r.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -129,6 +131,11 @@ def window_size(given: Sequence[Array]) -> int:
     return max(1, int(given[1].size) // max(1, int(given[1].shape[0])))
 
 
+_WIDE = 16
+"""Channels that fill a vector: so many are computed for each phase of a transposed convolution by
+itself, fewer with those of the other phases."""
+
+
 # --- transposed -------------------------------------------------------------------------------
 
 
@@ -155,8 +162,13 @@ def _transposed(rw: Rewriter, x: str, weight: str, bias: str, attrs: Attrs) -> s
     n_phases = math.prod(strides)
     check_constant(rw.node, 4 * math.prod((*rw.types[weight].shape[:2], *taps)) * n_phases)
     phases = _phases(rw, weight, groups, dilations, taps, strides)
-    repeated = _repeated(rw, bias, groups, n_phases) if bias else ""
     counts = [h + sum(p) - t + 1 for h, p, t in zip(size, pads, taps, strict=True)]
+    if groups == 1 and out[1] >= _WIDE and max(taps) > 1:
+        extents = zip(size, strides, reach, begin, out[2:], strict=True)
+        apart = _one_by_one(rw, x, phases, bias, [_along(*one) for one in extents])
+        if apart:
+            return apart
+    repeated = _repeated(rw, bias, groups, n_phases) if bias else ""
     made = rw(
         *("Conv", x, phases, repeated),
         shape=(shape[0], out[1] * n_phases, *counts),
@@ -168,6 +180,66 @@ def _transposed(rw: Rewriter, x: str, weight: str, bias: str, attrs: Attrs) -> s
     y = rw("Interleave", made, shape=whole, blocks=strides, groups=groups, blocks_first=True)
     ends = [a + o for a, o in zip(offset, out[2:], strict=True)]
     return y if whole == out else rw.slice(y, range(2, len(out)), offset, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """Along one dimension: elements s·m + c of a result, which are those from `first` on of phase
+    `r`. Its `n_taps` taps take `n` of them from `size` elements."""
+
+    r: int
+    first: int
+    n_taps: int
+    n: int
+    size: int
+
+    @property
+    def pads(self) -> tuple[int, int]:
+        """Zeros before and behind."""
+        return self.n_taps - 1 - self.first, self.first + self.n - self.size
+
+
+def _along(size: int, stride: int, kernel: int, begin: int, n_out: int) -> list[_Phase]:
+    """The phases of one dimension, in the order of the elements of the result."""
+    firsts = [divmod(c + begin, stride) for c in range(stride)]
+    n = -(-n_out // stride)
+    return [_Phase(r, q, max(1, -(-(kernel - r) // stride)), n, size) for q, r in firsts]
+
+
+def _one_by_one(rw: Rewriter, x: str, phases: str, bias: str, along: Sequence[list[_Phase]]) -> str:
+    """Every phase as a convolution of its own: of no element that is cut off, by no tap of zeros.
+
+    "" where a phase begins behind its first window.
+    """
+    out = rw.type.shape
+    strides = tuple(len(axis) for axis in along)
+    if any(min(phase.pads) < 0 for axis in along for phase in axis):
+        return ""
+    found = []
+    for chosen in itertools.product(*along):
+        n = int(np.ravel_multi_index([phase.r for phase in chosen], strides))
+        weight = rw.slice(phases, [0], [n * out[1]], [(n + 1) * out[1]])
+        taps = [phase.n_taps for phase in chosen]
+        spatial = range(2, len(out))
+        weight = rw.slice(weight, spatial, [-t for t in taps], [np.iinfo(np.int64).max] * len(taps))
+        found.append(
+            rw(
+                *("Conv", x, weight, bias),
+                shape=(*out[:2], *(phase.n for phase in chosen)),
+                kernel_shape=tuple(taps),
+                pads=tuple(phase.pads[end] for end in (0, 1) for phase in chosen),
+            )
+        )
+    whole = (*out[:2], *(len(axis) * axis[0].n for axis in along))
+    y = rw(
+        *("Interleave", rw("Concat", *found, axis=1)),
+        shape=whole,
+        blocks=strides,
+        groups=1,
+        blocks_first=True,
+    )
+    ends = list(out[2:])
+    return y if whole == out else rw.slice(y, range(2, len(out)), [0] * len(ends), ends)
 
 
 def _columns_to_image(rw: Rewriter) -> None:
