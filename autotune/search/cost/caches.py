@@ -17,7 +17,6 @@ from autotune.search.cost.array_program import one_operation
 from autotune.search.cost.nest import Access, Array, Nest, local_bytes, product
 from autotune.target import Target
 from autotune.te.arith import linear
-from autotune.te.expr import Var
 from autotune.te.strides import SET_BYTES, padded_strides
 
 RUN_START_BYTES = 96
@@ -119,12 +118,10 @@ class Caches:
         tensor = access.load.tensor
         strides = padded_strides(tensor.shape, tensor.dtype)
         lines, sets = np.ones(self.n), np.ones(self.n)
-        for index, stride in zip(access.load.indices, strides, strict=True):
+        for index, size, stride in zip(access.load.indices, tensor.shape, strides, strict=True):
             for atom, coef in linear(index).terms:
-                if not isinstance(atom, Var):
-                    return np.zeros(self.n)
                 step = abs(coef) * stride * dtype_bytes(tensor.dtype)
-                count = inner.get(atom.name, np.ones(self.n))
+                count = self.nest.distinct(atom, size, 0, inner)
                 apart = np.minimum(count, SET_BYTES // gcd(step, SET_BYTES))
                 lines = lines * np.ceil(count * min(step / CACHE_LINE, 1.0))
                 sets = sets * np.ceil(apart * min(step / CACHE_LINE, 1.0))
