@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import conformance_page, contention_page, store_page
+from benchmarks import conformance_page, contention_page, scaling_page, store_page
 from benchmarks.tables import geometric_mean, markdown
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
@@ -69,6 +69,11 @@ def pages(folder: Path) -> dict[str, str]:
             store_page.tables(
                 read_rows(folder / "store.csv"), read_rows(folder / "store_rankers.csv")
             ),
+        ),
+        "scaling.md": _page(
+            "Fleets",
+            scaling_page.INTRO,
+            scaling_page.tables(read_rows(folder / "scaling.csv")),
         ),
         "../conformance.md": _conformance(folder),
     }
@@ -353,6 +358,7 @@ below 1 we are faster.
 * [WebAssembly](web.md) beside onnxruntime-web, in Node and in a browser
 * [Several shapes](shapes.md) in one artifact, beside ONNX Runtime and OpenVINO with dynamic shapes
 * [Search](search.md): how soon the search finds good programs
+* [Fleets](scaling.md): trials per second by the devices that measure, simulated
 * [A store of records](store.md): how many trials one of other networks, or of another CPU, saves
 """
 

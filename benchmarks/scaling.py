@@ -1,6 +1,6 @@
 """How a search scales with the devices of a fleet: a session whose builders and devices are drawn.
 
-    python -m benchmarks.scaling --record        # docs/results/scaling.csv
+    python -m benchmarks.scaling --record        # docs/results/scaling.csv, in ten minutes
 
 Search, scheduler and ranker are those of `autotune tune`, over the tasks of ResNet-50, and take the
 processor time that they take. Everything else is drawn: how long a candidate is built and measured,
@@ -15,7 +15,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import click
@@ -23,7 +23,7 @@ import numpy as np
 
 from autotune.api.tune.tuning import first_batch
 from autotune.config import TuneConfig
-from autotune.measure.pipeline import slots_of
+from autotune.measure.pipeline import pools_of, slots_of
 from autotune.records import read_log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps, steps_text
@@ -72,16 +72,20 @@ class DrawnBatch:
 
 
 class DrawnMeasurer:
-    """`n_devices` devices and `n_builders` builders that take drawn times on `clock`."""
+    """`n_devices` devices and `n_builders` builders that take drawn times on `clock`.
 
-    waited_s = 0.0
+    What devices do after `end_s` does not count.
+    """
+
+    waited_s, end_s = 0.0, math.inf
 
     def __init__(self, n_devices: int, n_builders: int, clock: Clock, seed: int = 0) -> None:
         self.n_slots = slots_of(n_devices)
         self._clock, self._rng = clock, np.random.default_rng(seed)
-        self._builders, self._devices = [0.0] * n_builders, [0.0] * n_devices
-        self.built_s = self.ran_s = 0.0
-        """Seconds of all builders, and of all devices, at work."""
+        self._pools = [[0.0] * n for n in pools_of(n_builders)]
+        self._devices = [0.0] * n_devices
+        self.built_s = self.ran_s = self.n_done = 0.0
+        """Seconds of all builders, and of all devices, at work; candidates of these."""
 
     def first_done(
         self, batches: Sequence[Iterable[MeasureResult]], waits: bool = True
@@ -101,14 +105,15 @@ class DrawnMeasurer:
         best_s: float | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> DrawnBatch:
-        """A batch: on the builders one after the other, then on the device that is free first."""
+        """A batch: on the pool of builders, then on the device, that is free first."""
         results = tuple(self._draw(dag, steps) for steps in candidates)
         built_s = self._build([r.build_s for r in results])
         run_s = ROUND_TRIP_S + sum(r.run_s for r in results)
-        done_s = max(built_s, heapq.heappop(self._devices)) + run_s
-        heapq.heappush(self._devices, done_s)
-        self.ran_s += run_s
-        return DrawnBatch(done_s, results)
+        begin_s = max(built_s, heapq.heappop(self._devices))
+        heapq.heappush(self._devices, begin_s + run_s)
+        share = min(max(0.0, (self.end_s - begin_s) / run_s), 1.0)
+        self.ran_s, self.n_done = self.ran_s + share * run_s, self.n_done + share * len(results)
+        return DrawnBatch(begin_s + run_s, results)
 
     def measure_interleaved(
         self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
@@ -117,12 +122,12 @@ class DrawnMeasurer:
         return self.stream(dag, candidates)
 
     def _build(self, each_s: Sequence[float]) -> float:
-        """When the last is built; no batch begins before the one before it has ended."""
-        begin_s = max(self._clock(), max(self._builders))
-        ends = [begin_s] * len(self._builders)
+        """When the last is built, by the pool that is free first."""
+        pool = min(self._pools, key=max)
+        ends = [max(self._clock(), *pool)] * len(pool)
         for seconds in each_s:
             heapq.heapreplace(ends, ends[0] + seconds)
-        self._builders = ends
+        pool[:] = ends
         self.built_s += sum(each_s)
         return max(ends)
 
@@ -141,8 +146,10 @@ class DrawnMeasurer:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """One simulated search. Shares are of the time: devices idle, builders busy, search."""
+    """One simulated search: trials until its time is up, and shares of the time: devices idle,
+    builders busy, search."""
 
+    builders_per_device: int
     devices: int
     builders: int
     trials: int
@@ -157,8 +164,9 @@ class Scaled:
         return self.trials / self.seconds
 
 
-def simulate(n_devices: int, n_builders: int, time_s: float, seed: int = 0) -> Scaled:
-    """Search for so long."""
+def simulate(n_devices: int, per_device: int, time_s: float, seed: int = 0) -> Scaled:
+    """Search for so long, with so many builders `per_device`; 0: two in all."""
+    n_builders = per_device * n_devices or 2
     log = read_log(LOG)
     header, config = log.header, TuneConfig()
     weights = header.weights
@@ -191,13 +199,14 @@ def simulate(n_devices: int, n_builders: int, time_s: float, seed: int = 0) -> S
         finals=False,
         drafted=drafted,
     )
+    seconds = measurer.end_s = clock() + time_s
     for _ in session.events():
         pass
-    seconds = clock()
     return Scaled(
+        builders_per_device=per_device,
         devices=n_devices,
         builders=n_builders,
-        trials=session.ledger.n_trials,
+        trials=round(measurer.n_done),
         seconds=seconds,
         idle=1 - measurer.ran_s / seconds / n_devices,
         building=measurer.built_s / seconds / n_builders,
@@ -206,16 +215,16 @@ def simulate(n_devices: int, n_builders: int, time_s: float, seed: int = 0) -> S
 
 
 @click.command()
-@click.option("--time", "time_s", default=300.0, help="Simulated seconds of each search.")
+@click.option("--time", "time_s", default=150.0, help="Simulated seconds of each search.")
 @click.option("--devices", default=",".join(map(str, N_DEVICES)))
-@click.option("--builders", "per_device", default="0,1,2", help="For each device; 0: two in all.")
+@click.option("--builders", "per_device", default="0,1", help="For each device; 0: two in all.")
 @click.option("--record", is_flag=True, help="Write docs/results/scaling.csv.")
 def main(time_s: float, devices: str, per_device: str, record: bool) -> None:
     """Print a line for every search."""
     found = []
     for per in map(int, per_device.split(",")):
         for n in map(int, devices.split(",")):
-            one = simulate(n, max(1, per * n) if per else 2, time_s)
+            one = simulate(n, per, time_s)
             found.append(one)
             click.echo(
                 f"{one.devices} devices, {one.builders} builders: {one.rate:.2f} trials/s, "
@@ -227,7 +236,7 @@ def main(time_s: float, devices: str, per_device: str, record: bool) -> None:
 
 def write(found: Sequence[Scaled]) -> None:
     """One row for every search."""
-    names = ("devices", "builders", "trials", "seconds", "idle", "building", "searching")
+    names = [f.name for f in fields(Scaled)]
     with FILE.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)

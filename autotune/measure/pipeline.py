@@ -1,18 +1,23 @@
 """⑦ A measurer of several batches at a time: builders here, machines elsewhere.
 
-    candidates ─► builders, one batch after the other ─► runner, a batch per machine ─► results
+    candidates ─► builders, a batch per pool ─► runner, a batch per machine ─► results
 
 A batch begins when it is given, so machines measure one while the builders compile the next. There
-are as many as the runner can have (`Runner.n_slots`).
+are as many as the runner can have (`Runner.n_slots`). A batch waits for its slowest candidate, so
+of many processes that compile one most would wait: they are pools of a few, with a batch each.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from autotune.machine import read_limits
 from autotune.measure.build import Build, build_program
 from autotune.measure.measurer import Measurer
 from autotune.measure.messages import BuildResult, Time
@@ -25,8 +30,18 @@ from autotune.te.dag import ComputeDAG
 _ATTENTION_S = 0.05
 """How long `first_done` waits."""
 _MOST_RUNS = 512
-_AHEAD = 0.25
+_AHEAD = 0.5
 """Batches beyond one for each device, as a share of the devices; and one."""
+
+
+_POOL = 4
+"""Processes that compile one batch."""
+
+
+def pools_of(n_builders: int) -> list[int]:
+    """Numbers of processes in each of the pools of so many builders."""
+    n_pools = max(1, n_builders // _POOL)
+    return [n_builders // n_pools + (k < n_builders % n_pools) for k in range(n_pools)]
 
 
 def slots_of(n_devices: int) -> int:
@@ -45,17 +60,18 @@ class Flight:
 
 
 class PipelinedMeasurer:
-    """Builds batches one after the other, and runs those that are built side by side.
+    """Builds a batch on each builder, in the order they come, and runs those that are built.
 
     A context manager: leaving it ends all processes, and gives up what is on its way.
     """
 
     waited_s = 0.0
 
-    def __init__(self, builder: Builder, runner: Runner) -> None:
-        self._builder, self._runner = builder, runner
-        # builder processes end with the thread that started them, so one thread starts all
-        self._building = ThreadPoolExecutor(1, "build")
+    def __init__(self, builders: Sequence[Builder], runner: Runner) -> None:
+        self._builders, self._runner = builders, runner
+        # builder processes end with the thread that started them, so each builder has one
+        self._building = [ThreadPoolExecutor(1, "build") for _ in builders]
+        self._waiting: deque[Callable[[Builder], None]] = deque()
         self._running = ThreadPoolExecutor(_MOST_RUNS, "run")
 
     def __enter__(self) -> PipelinedMeasurer:
@@ -71,10 +87,13 @@ class PipelinedMeasurer:
 
     def close(self) -> None:
         """End all processes."""
-        self._building.shutdown(wait=False, cancel_futures=True)
-        self._builder.abandon()
-        self._building.shutdown()
-        self._builder.close()
+        for thread in self._building:
+            thread.shutdown(wait=False, cancel_futures=True)
+        for builder in self._builders:
+            builder.abandon()
+        for thread, builder in zip(self._building, self._builders, strict=True):
+            thread.shutdown()
+            builder.close()
         self._runner.close()
         self._running.shutdown(cancel_futures=True)
 
@@ -96,7 +115,7 @@ class PipelinedMeasurer:
     @property
     def pids(self) -> list[int]:
         """Ids of the running builders."""
-        return self._builder.pids + self._runner.pids
+        return [*(pid for builder in self._builders for pid in builder.pids), *self._runner.pids]
 
     def first_done(
         self, batches: Sequence[Iterable[MeasureResult]], waits: bool = True
@@ -128,9 +147,9 @@ class PipelinedMeasurer:
     def _begin(self, dag: ComputeDAG, candidates: Sequence[Steps], time: Time) -> Flight:
         flight = Flight()
 
-        def build() -> None:
+        def build(builder: Builder) -> None:
             try:
-                built = self._builder.build(dag, candidates)
+                built = builder.build(dag, candidates)
                 self._running.submit(run, built)
             except BaseException as error:
                 flight.results.set_exception(error)
@@ -141,13 +160,25 @@ class PipelinedMeasurer:
             except BaseException as error:
                 flight.results.set_exception(error)
 
-        self._building.submit(build)
+        self._waiting.append(build)
+        for thread, builder in zip(self._building, self._builders, strict=True):
+            thread.submit(self._build_next, builder)
         return flight
+
+    def _build_next(self, builder: Builder) -> None:
+        """Build the batch that waits longest, if no other builder has taken it."""
+        with suppress(IndexError):
+            self._waiting.popleft()(builder)
 
 
 def measurer_for(
     device: Device, options: MeasureOptions, build: Build = build_program
 ) -> Measurer | PipelinedMeasurer:
     """The measurer that suits the runner of `device`."""
-    builder, runner = device.builder(options, build), device.runner(options)
-    return (Measurer if runner.n_slots == 1 else PipelinedMeasurer)(builder, runner)
+    runner = device.runner(options)
+    if runner.n_slots == 1:
+        return Measurer(device.builder(options, build), runner)
+    pools = pools_of(options.n_builders or read_limits().n_busy)
+    return PipelinedMeasurer(
+        [device.builder(replace(options, n_builders=n), build) for n in pools], runner
+    )

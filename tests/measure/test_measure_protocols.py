@@ -19,6 +19,7 @@ from autotune.measure.measurer import Measurer
 from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks
+from autotune.measure.pipeline import PipelinedMeasurer, pools_of
 from autotune.measure.protocols import Abandoned
 from autotune.records import read_log
 from autotune.result import MeasureResult, MeasureStatus
@@ -111,6 +112,34 @@ def test_an_interrupt_abandons_the_build(events: list[str]) -> None:
             next(stream(measurer, "hang", then=interrupt))
         assert builder.abandoned.is_set()
     assert not any(e.startswith("ran") for e in events)
+
+
+class FarFarm(FarRunner):
+    """Two such machines."""
+
+    n_slots, devices = 3, ("one", "two")
+
+
+def test_a_slow_build_holds_up_one_pool_of_builders(events: list[str]) -> None:
+    builders = [FarBuilder(events) for _ in range(2)]
+    with PipelinedMeasurer(builders, FarFarm(events)) as measurer:
+        dag = fakes.double_dag()
+        hanging = measurer.stream(dag, [fakes.does("hang")])
+        others = [measurer.stream(dag, [*map(fakes.does, what)]) for what in ("aa", "a", "aaa")]
+        assert [len(list(batch)) for batch in others] == [2, 1, 3]
+        assert measurer.first_done([hanging], waits=False) is None
+        assert measurer.first_done([hanging, *others], waits=False) in (1, 2, 3)
+    assert events.count("builder closed") == 2
+    with pytest.raises(Abandoned):
+        list(hanging)
+
+
+@pytest.mark.parametrize("n_builders", [1, 2, 7, 8, 16, 61])
+def test_every_builder_is_in_a_pool_of_a_few(n_builders: int) -> None:
+    found = pools_of(n_builders)
+    assert sum(found) == n_builders
+    assert max(found) - min(found) <= 1
+    assert max(found) < 8
 
 
 class FarDevice:
