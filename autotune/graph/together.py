@@ -158,7 +158,8 @@ def together(
     dimension for them.
     """
     work = _Stacking(stored, k, Editor(replace(stored, nodes=())))
-    own = {*state.buffers, *state.buffers.values(), *state.replaced, *state.replaced.values()}
+    pairs = (*state.buffers.items(), *state.replaced.items())
+    own = {*state.held, *(name for pair in pairs for name in pair)}
     own = {name for name in (*stored.inputs, *stored.outputs) if _stated(stored, name) in own}
     for name in stored.inputs:
         if name in own:
@@ -245,6 +246,7 @@ def _state_of(state: StateInfo, k: int) -> StateInfo:
         buffers=pairs(state.buffers.items()),
         axes={one: axis for name, axis in state.axes.items() for one in each(name)},
         replaced=pairs(state.replaced.items()),
+        held=tuple(one for name in state.held for one in each(name)),
         steps=pairs(state.steps.items()),
     )
 

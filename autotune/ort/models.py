@@ -30,6 +30,7 @@ from autotune.ort.cached import fitting_artifact
 from autotune.ort.logs import names_shapes
 from autotune.ort.request import SessionRequest
 from autotune.ort.room import Room
+from autotune.ort.waits import told_if_long
 from autotune.units import format_shapes
 
 Key: TypeAlias = "tuple[tuple[int, ...], ...]"
@@ -116,7 +117,8 @@ class ModelsByShape:
         return self._model(request)
 
     def _model(self, request: SessionRequest) -> Model:
-        found = fitting_artifact(request, self._store, LOGGER.info, self._room.memory)
+        with told_if_long(request.name):
+            found = fitting_artifact(request, self._store, LOGGER.info, self._room.memory)
         return model_of(found[1], found[0].n_running)
 
 

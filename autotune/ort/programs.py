@@ -39,6 +39,7 @@ from autotune.ort.request import (
     SessionRequest,
 )
 from autotune.ort.room import Room
+from autotune.ort.waits import told_if_long
 
 if TYPE_CHECKING:
     from autotune.api.compile.padding import Padding
@@ -275,10 +276,11 @@ class Programs:
 
     def _answered_here(self, job: BackgroundJob) -> Facts | PreparedNetwork | Failure:
         """Raises UsageError and LogMismatch for an impossible request of the caller."""
-        from autotune.ort.preparing import answer  # which imports the compiler
-
         try:
-            return answer(job)
+            with told_if_long(self.request.name):
+                from autotune.ort.preparing import answer  # which imports the compiler
+
+                return answer(job)
         except AutotuneError as error:
             is_asked_for = self._jobs[id(job)] is None
             if is_asked_for and isinstance(error, UsageError | LogMismatch):

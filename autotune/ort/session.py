@@ -47,6 +47,7 @@ from autotune.ort.options import (
 from autotune.ort.preparing import with_log
 from autotune.ort.request import SessionArguments, SessionRequest
 from autotune.ort.room import Room
+from autotune.ort.waits import told_if_long
 
 _LISTED = (list, tuple, int, float)
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
@@ -348,7 +349,8 @@ def _kept_state(request: SessionRequest, store: FileStore | None, memory: str) -
             f"the caches of '{request.name}' are not all fed back",
             "take its steps by `autotune.compile` and `Model.session`",
         )
-    found, artifact = fitting_artifact(request, store, LOGGER.info, memory)
+    with told_if_long(request.name):
+        found, artifact = fitting_artifact(request, store, LOGGER.info, memory)
     return KeptState(model_of(artifact, found.n_running).session(), growth)
 
 

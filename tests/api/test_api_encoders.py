@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def artifact(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model, chunks = MODELS[kind]
     path = tmp_path_factory.mktemp("encoders") / "decoder.atn"
-    told = {"capacity": CAPACITY, "chunks": chunks, "dims": {"encoder": PLACES}}
+    told = {"capacity": CAPACITY, "chunks": chunks, "dims": {"encoder": PLACES}, "sessions": (2,)}
     autotune.compile(model, **told).artifact.save(path)
     return path
 
@@ -122,6 +122,22 @@ def test_a_sequence_has_to_begin(session: ModelSession) -> None:
     session.reset()  # what the encoder gave stays
     np.testing.assert_array_equal(session.step(tokens_of(2, 0)), first)
     assert len(list(session.generate(tokens_of(1, 1), 4))) == 4
+
+
+def test_sessions_together_have_an_encoder_each(artifact: Path) -> None:
+    model = autotune.load(artifact)
+    together, alone = ([model.session() for _ in range(3)] for _ in range(2))
+    with pytest.raises(UsageError, match="no sequence has begun"):
+        model.step_together(together, tokens_of(3, 0).reshape(3, 1))
+    for sessions in (together, alone):
+        for n, session in enumerate(sessions):
+            begun(session, n)
+            session.step(tokens_of(n + 1, n))
+    for seed in range(2):
+        tokens = tokens_of(3, seed).reshape(3, 1)
+        found = model.step_together(together, tokens)
+        expected = np.concatenate([s.step(t[None]) for s, t in zip(alone, tokens, strict=True)])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_forks_and_files_have_what_stays(

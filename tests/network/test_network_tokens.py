@@ -12,8 +12,10 @@ import pytest
 import autotune
 from autotune.errors import UsageError
 from autotune.network.runtime.loading import model_of
+from autotune.network.bench.tokens import random_prompt
+from autotune.network.runtime.runtime import random_inputs
 from autotune.network.runtime.token_loops import plain_loop
-from tests.decoders import decoder
+from tests.decoders import VOCABULARY, decoder, merged
 from tests.forking import Cli
 
 pytest.importorskip("onnxruntime")
@@ -44,6 +46,25 @@ def test_prompts_and_tokens_are_timed_beside_others(tmp_path: Path, cli: Cli) ->
     assert (done.code, "128+64" in done.err) == (2, True)
     done = cli("bench", "m.onnx", "--tokens", "6+3", "--per-task", cwd=tmp_path)
     assert (done.code, "leave --callers, --per-task" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["hidden", "caches", "merged"])
+def test_sequences_beside_an_encoder_are_equal(tmp_path: Path, kind: str) -> None:
+    """What stays for a sequence is given to ONNX Runtime as well, and computed where it is."""
+    made = merged() if kind == "merged" else decoder(cross=kind)
+    told = {"capacity": 12, "chunks": (1,), "dims": {"encoder": 6}, "check": False}
+    onnx.save(made, tmp_path / "m.onnx")
+    session = model_of(autotune.compile(tmp_path / "m.onnx", **told).artifact).session()
+    begun = random_inputs(session.begin_info)
+    session.begin(begun)
+    step = plain_loop(tmp_path / "m.onnx", 1, begun=begun)()
+    for n in (3, 1, 2):
+        tokens = random_prompt(n, VOCABULARY, seed=n)
+        np.testing.assert_allclose(session.step(tokens), step(tokens)["logits"], atol=1e-5)
+    found = autotune.bench_tokens(session.model, 3, 2, "onnxruntime", time_s=0.0)
+    assert min(found.ratios["onnxruntime"], found.prompt_ratios["onnxruntime"]) > 0
+    with pytest.raises(UsageError, match="not timed beside an encoder"):
+        autotune.bench_tokens(session.model, 3, 2, "onnxruntime-genai", time_s=0.0)
 
 
 def test_more_tokens_than_the_capacity_are_refused() -> None:

@@ -31,6 +31,7 @@ from autotune.errors import (
     UsageError,
 )
 from autotune.ort import alone as ort
+from autotune.ort import waits
 from autotune.records import Log, read_log, write_log
 from autotune.topology import Topology
 
@@ -196,6 +197,22 @@ def test_what_is_damaged_in_the_cache_is_compiled_again(
     session_of(path)
     session_of(path)
     assert len(compilations) == 2
+
+
+def test_a_long_compilation_is_told_once_for_each_shape(
+    saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+    path = saved(DYNAMIC)
+    session = session_of(path, cache=False)
+    for after_s, n_told in ((60.0, 0), (0.0, 1)):
+        monkeypatch.setattr(waits, "AFTER_S", after_s)
+        for _ in range(2):
+            session.run(None, {"x": rows(1 + n_told)})
+        assert len(told()) == n_told
+    assert path.stem in told()[0]
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(

@@ -30,8 +30,7 @@ from autotune.network.runtime.baselines import (
 )
 from autotune.network.runtime.loading import load, model_of
 from autotune.network.runtime.runtime import Model, random_inputs, require_inputs
-from autotune.network.runtime.session import ModelSession
-from autotune.network.runtime.token_loops import TOKEN_LOOPS, Begin, token_loop
+from autotune.network.runtime.token_loops import TOKEN_LOOPS, Begin, Step, token_loop
 from autotune.records import best_for, read_log
 
 
@@ -124,25 +123,28 @@ def bench_tokens(
             f"{prompt} + {tokens} tokens are not within the capacity of {capacity}",
             "give one token or more of each, or compile with a larger `capacity`",
         )
-    sides: dict[str, Begin] = {"autotune": lambda: _begun(ours).step}
-    if names and session.begin_info:
-        raise UsageError("other runtimes are not timed beside an encoder", "leave out `against`")
+    begun = random_inputs(session.begin_info)
+    sides: dict[str, Begin] = {"autotune": lambda: _sequence(ours, begun)}
     if names:
         origin = Path(model or ours.artifact.model_path)
         _require_same_model(ours, origin)
-        sides |= {name: token_loop(name, origin, ours.n_threads, total) for name in names}
+        sides |= {name: token_loop(name, origin, ours.n_threads, total, begun) for name in names}
     words = random_prompt(prompt, session.input_info[0].limit)
     return network_tokens.bench_tokens(
         sides, words, tokens, ours.n_threads, time_s, usage=read_usage
     )
 
 
-def _begun(model: Model) -> ModelSession:
-    """A session; where something stays for a sequence, of random numbers."""
+def _sequence(model: Model, begun: Mapping[str, Any]) -> Step:
+    """A sequence in a session, whose first step takes what stays for it as well."""
     session = model.session()
-    if session.begin_info:
-        session.begin(random_inputs(session.begin_info))
-    return session
+
+    def step(tokens: Any) -> object:
+        if begun and not session.length:
+            session.begin(begun)
+        return session.step(tokens)
+
+    return step if begun else session.step
 
 
 def number_of_variant(model: Model, given: Mapping[str, Any]) -> int:

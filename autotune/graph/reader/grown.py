@@ -88,10 +88,6 @@ def for_sessions(at: Sequence[Grown], sessions: Iterable[int]) -> Iterator[Grown
             f"{wanted[-1]} sessions cannot be advanced together",
             "give `sessions` from 2 on, and `chunks` with 1",
         )
-    if wanted and at[-1].growth.held:
-        raise UsageError(
-            "sessions with an encoder each are not advanced together", "leave out `sessions`"
-        )
     yield from (replace(at[-1], sessions=n) for n in wanted)
 
 

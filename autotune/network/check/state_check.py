@@ -88,14 +88,15 @@ class _Check:
         most = max(info.sessions for info in _infos(self.model))
         self.sessions = [self.model.session() for _ in range(most)]
         self._rng = np.random.default_rng(self.seed)
+        self._held: dict[ModelSession, dict[str, Array]] = {}
 
     def begin(self) -> None:
-        """Begin a sequence at random, where something stays for one."""
-        session = self.sessions[0]
-        if session.begin_info:
+        """Begin a sequence of each session at random, where something stays for one."""
+        for session in self.sessions:
             begun = {end.name: random_array(self._rng, end) for end in session.begin_info}
-            session.begin(begun)
-            self.original.begin(begun)
+            if begun:
+                session.begin(begun)
+            self._held[session] = self.original.begun(begun)
 
     def step(self, lengths: Sequence[int], chunk: int = 1) -> None:
         """Compare a step of `chunk` places of sessions of these lengths. Raises WrongNumbers."""
@@ -105,7 +106,8 @@ class _Check:
         for session, length in zip(sessions, lengths, strict=True):
             states = _fill(session, length, rng)
             given.append({e.name: _drawn(rng, session, e, chunk) for e in session.input_info})
-            expected.append(self.original.run(given[-1], states, length, chunk))
+            every = self._held[session] | given[-1]
+            expected.append(self.original.run(every, states, length, chunk))
             starts[session] = length
         inputs = {name: np.concatenate([one[name] for one in given]) for name in given[0]}
         many = len(sessions) > 1
@@ -218,21 +220,22 @@ class _Original:
         self._first = zeros | self._computed(0, 1)
         self._held = {name: zeros[name] for name in growth.held} | fed(outline, bound.constants)
 
-    def begin(self, inputs: Mapping[str, Array]) -> None:
-        """Take what stays for a sequence; what the file makes of it where there is no past."""
-        growth = self._growth
-        self._held |= inputs
+    def begun(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """All that stays for a sequence: `inputs`, and what the file makes of them where there is
+        no past."""
+        growth, held = self._growth, self._held | dict(inputs)
         if growth.flag and growth.passed:
-            flag = {growth.flag: np.zeros_like(self._held[growth.flag])}
+            flag = {growth.flag: np.zeros_like(held[growth.flag])}
             found = self._run({**self._first, **inputs, **flag})
-            self._held |= {name: found[output] for name, output in growth.passed.items()}
+            held |= {name: found[output] for name, output in growth.passed.items()}
+        return held
 
     def run(
         self, inputs: Mapping[str, Array], states: Mapping[str, Array], length: int, chunk: int
     ) -> Mapping[str, Array]:
         """Outputs by name; new rows of a state alone."""
         growth, total = self._growth, length + chunk
-        feed = self._computed(length, total) | self._held | dict(inputs)
+        feed = self._computed(length, total) | dict(inputs)
         for state, rows in zip(growth.states, states.values(), strict=True):
             feed[state] = rows.astype(self._dtype(state))
         with blamed(ONNXRUNTIME, "run", "`check=False` compiles it all the same"):

@@ -323,12 +323,7 @@ class ModelSession:
     def _advance(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         last = self._steps[-1]
         n = last.n_places(inputs)
-        if self._held is None:
-            names = ", ".join(f"'{end.name}'" for end in self.begin_info)
-            raise UsageError(
-                f"no sequence has begun: the model takes {names} once for one",
-                "call `session.begin` with it before the first step",
-            )
+        self._require_begun()
         if self.capacity and self.length + n > self.capacity:
             raise UsageError(
                 f"{n} more places do not fit: {self.length} of {self.capacity} are filled",
@@ -346,6 +341,14 @@ class ModelSession:
             self._filled[0] = before
             raise
         return parts[0] if len(parts) == 1 else last.joined(parts)
+
+    def _require_begun(self) -> None:
+        if self._held is None:
+            names = ", ".join(f"'{end.name}'" for end in self.begin_info)
+            raise UsageError(
+                f"no sequence has begun: the model takes {names} once for one",
+                "call `session.begin` with it before the first step",
+            )
 
     def _plan(self, n: int) -> Iterator[tuple[_Step, int]]:
         """The steps for n places, the largest first."""
@@ -423,6 +426,7 @@ def step_together(
     with ExitStack() as all_of_them:
         for n, session in enumerate(sessions):
             all_of_them.enter_context(session._alone())
+            session._require_begun()
             if session.capacity and session.length >= session.capacity:
                 raise UsageError(
                     f"session {n} is full: {session.capacity} places are filled",
@@ -501,12 +505,12 @@ class _Step:
     ) -> dict[str, Array]:
         """The outputs of a step of as many sessions as it is for; their lengths stay."""
         info = sessions[0]._info
-        given = {**inputs, **(sessions[0]._held or {})}
-        out, places = dict[str, Array](), dict[int, int]()
+        given, out, places = dict(inputs), dict[str, Array](), dict[int, int]()
         if info.filled:
             given[info.filled] = np.concatenate([session._filled for session in sessions])
         for n, session in enumerate(sessions):
             at = session.length
+            given |= {self._port(name, n): a for name, a in (session._held or {}).items()}
             for buffer, rows, address, step in self._places(session, n):
                 places[buffer], places[rows] = address, address + at * step
             for name, output in info.replaced.items():

@@ -14,18 +14,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import ValueInfoProto, helper
 
-from autotune.errors import MissingDependency
-from autotune.graph.reader.grown import extents_of_folder
+from autotune.errors import MissingDependency, UsageError
+from autotune.graph.reader.growing import Growth
+from autotune.graph.reader.grown import extents_of_folder, growth_of
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.graph.reader.states import (
-    DecoderInputs,
-    StatePair,
-    decoder_inputs,
-    find_states,
-    inputs_at,
-)
+from autotune.graph.reader.states import inputs_at
 from autotune.network.runtime.baselines import blamed, onnxruntime_session
 from autotune.wording import arguments
 
@@ -36,15 +31,19 @@ Begin = Callable[[], Step]
 """Begins a sequence."""
 
 
-def token_loop(name: str, model: Path, n_threads: int, capacity: int) -> Begin:
+def token_loop(
+    name: str, model: Path, n_threads: int, capacity: int, begun: Mapping[str, Array] | None = None
+) -> Begin:
     """Sequences of up to `capacity` tokens in the runtime `name`, of `TOKEN_LOOPS`.
 
-    Raises MissingDependency where it is not installed, ModelError where it refuses the model.
+    `begun`: what stays for a sequence, as `ModelSession.begin` takes it. Raises MissingDependency
+    where it is not installed, ModelError where it refuses the model, UsageError where it does not
+    take what stays.
     """
     with blamed(name, "load", f"leave out {arguments(against=name)}"):
-        begin = TOKEN_LOOPS[name](model, n_threads, capacity)
+        begin = TOKEN_LOOPS[name](model, n_threads, capacity, begun or {})
 
-    def begun() -> Step:
+    def begun_step() -> Step:
         with blamed(name, "run", f"leave out {arguments(against=name)}"):
             step = begin()
 
@@ -54,71 +53,96 @@ def token_loop(name: str, model: Path, n_threads: int, capacity: int) -> Begin:
 
         return guarded
 
-    return begun
+    return begun_step
 
 
-def plain_loop(path: Path, n_threads: int, capacity: int = 0) -> Callable[[], PlainSequence]:
-    """ONNX Runtime, with each present fed back as the next past."""
+def plain_loop(
+    path: Path, n_threads: int, capacity: int = 0, begun: Mapping[str, Array] | None = None
+) -> Callable[[], PlainSequence]:
+    """ONNX Runtime, with each present fed back as the next past; `begun`: see `token_loop`.
+
+    A file with a computation for no past has it for the first step, which makes the caches of the
+    encoder; the others read them.
+    """
     session = onnxruntime_session(path, n_threads)
     outline = read_outline(path)
-    states = find_states(outline)
-    inputs = decoder_inputs(outline, states)
-    extents = extents_of_folder(path, outline, (pair.input for pair in states))
-    types = {
-        value.name: helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        for value in outline.graph.input
-    }
-    shapes = {value.name: value.shape for value in session.get_inputs()}
-    own = {pair.input for pair in states} | {n for n, _ in inputs.total_axes} | set(inputs.lasts)
-    own |= {*inputs.masks, *inputs.positions, *inputs.totals}
-    tokens = next(name for name in shapes if name not in own)
-
-    def begin() -> PlainSequence:
-        past = {
-            pair.input: np.zeros(_empty(shapes[pair.input], pair, extents), types[pair.input])
-            for pair in states
-        }
-        return PlainSequence(session, states, inputs, types, tokens, past)
-
-    return begin
+    given = begun or {}
+    growth, _ = growth_of(outline, 0, {name: name for name in given})
+    values = {value.name: value for value in outline.graph.input}
+    extents = _extents(values, given) | extents_of_folder(path, outline, growth.states)
+    axes = {name: axis for name, (_, axis) in growth.states.items()}
+    stays = {*axes, *growth.replaced, *growth.held}
+    first = {name: _zeros(values[name], extents, axes.get(name)) for name in stays} | {**given}
+    names = [value.name for value in session.get_inputs()]
+    tokens = next(n for n in names if n not in growth.computed | stays | {growth.flag})
+    types = {name: _dtype(value) for name, value in values.items()}
+    return lambda: PlainSequence(session, growth, types, tokens, first)
 
 
 class PlainSequence:
-    """A sequence in ONNX Runtime; a call returns all outputs by name."""
+    """A sequence in ONNX Runtime; a call returns all outputs by name.
+
+    `first`: states without places, and what stays for the sequence.
+    """
 
     def __init__(
         self,
         session: Any,
-        states: tuple[StatePair, ...],
-        inputs: DecoderInputs,
+        growth: Growth,
         types: Mapping[str, np.dtype[Any]],
         tokens: str,
-        past: dict[str, Array],
+        first: Mapping[str, Array],
     ) -> None:
-        self._session, self._states, self._inputs = session, states, inputs
-        self._types, self._tokens, self._past = types, tokens, past
+        self._session, self._growth, self._types = session, growth, types
+        self._tokens, self._kept = tokens, dict(first)
         self._names = [value.name for value in session.get_outputs()]
         self.length = 0
 
     def __call__(self, tokens: Array) -> Mapping[str, Array]:
         """All outputs for new tokens, (1, n), by name."""
-        feed = {self._tokens: tokens, **inputs_at(self._inputs, self.length, tokens.shape[1])}
-        cast = {name: array.astype(self._types[name]) for name, array in feed.items()}
-        found = self._session.run(self._names, cast | self._past)
+        growth, n = self._growth, tokens.shape[1]
+        feed = {self._tokens: tokens, **inputs_at(growth, self.length, n), **self._kept}
+        if growth.flag:
+            feed[growth.flag] = np.array([self.length > 0])
+        cast = {name: array.astype(self._types[name], copy=False) for name, array in feed.items()}
+        found = self._session.run(self._names, cast)
         results = dict(zip(self._names, found, strict=True))
-        self._past = {pair.input: results[pair.output] for pair in self._states}
-        self.length += tokens.shape[1]
+        fed_back = {name: output for name, (output, _) in growth.states.items()} | growth.replaced
+        if growth.flag and not self.length:
+            fed_back |= growth.passed
+        self._kept |= {name: results[output] for name, output in fed_back.items()}
+        self.length += n
         return results
 
 
-def _empty(shape: list[int | str], pair: StatePair, extents: Mapping[str, int]) -> list[int]:
-    """The shape of a cache without places."""
-    found = [d if isinstance(d, int) else extents.get(d, 1) for d in shape]
-    return [0 if n == pair.axis else extent for n, extent in enumerate(found)]
+def _extents(values: Mapping[str, ValueInfoProto], arrays: Mapping[str, Array]) -> dict[str, int]:
+    """Extents by the names that inputs have for them."""
+    return {
+        dim.dim_param: extent
+        for name, array in arrays.items()
+        for dim, extent in zip(values[name].type.tensor_type.shape.dim, array.shape, strict=True)
+        if dim.dim_param
+    }
 
 
-def _genai(model: Path, n_threads: int, capacity: int) -> Begin:
+def _zeros(value: ValueInfoProto, extents: Mapping[str, int], axis: int | None) -> Array:
+    """An input of zeros; without places along dimension `axis`."""
+    dims = value.type.tensor_type.shape.dim
+    shape = [dim.dim_value or extents.get(dim.dim_param, 1) for dim in dims]
+    return np.zeros([0 if n == axis else extent for n, extent in enumerate(shape)], _dtype(value))
+
+
+def _dtype(value: ValueInfoProto) -> np.dtype[Any]:
+    return helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+
+
+def _genai(model: Path, n_threads: int, capacity: int, begun: Mapping[str, Array]) -> Begin:
     """onnxruntime-genai, with its cache in place."""
+    if begun:
+        raise UsageError(
+            "onnxruntime-genai is not timed beside an encoder",
+            f"leave out {arguments(against='onnxruntime-genai')}",
+        )
     try:
         import onnxruntime_genai as og
     except ImportError as error:
@@ -143,7 +167,7 @@ def _genai(model: Path, n_threads: int, capacity: int) -> Begin:
     return begin
 
 
-TOKEN_LOOPS: Mapping[str, Callable[[Path, int, int], Begin]] = {
+TOKEN_LOOPS: Mapping[str, Callable[[Path, int, int, Mapping[str, Array]], Begin]] = {
     "onnxruntime": plain_loop,
     "onnxruntime-genai": _genai,
 }
