@@ -11,8 +11,8 @@ import pytest
 
 import autotune
 from autotune.errors import UsageError
-from autotune.network.runtime.loading import model_of
 from autotune.network.bench.tokens import random_prompt
+from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import random_inputs
 from autotune.network.runtime.token_loops import plain_loop
 from tests.decoders import VOCABULARY, decoder, merged
