@@ -169,7 +169,8 @@ def find_states(model: ModelProto, told: Mapping[str, str] | None = None) -> tup
 def held_inputs(model: ModelProto, told: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Inputs that stay for a sequence: of an encoder, and those told to be states of themselves.
 
-    Raises UsageError for names that the model does not have.
+    Masks of places of an encoder are of it too, whatever their name is. Raises UsageError for
+    names that the model does not have.
     """
     stored = {t.name for t in model.graph.initializer}
     inputs = {v.name: v for v in model.graph.input if v.name not in stored and is_tensor(v)}
@@ -177,7 +178,11 @@ def held_inputs(model: ModelProto, told: Mapping[str, str] | None = None) -> tup
     for name, result in told.items():
         if name == result:
             _require(name, inputs, "input")
-    named = {name for name in inputs if _lowered(name) & _FIXED}
+    named = {name for name in inputs if _lowered(name) & _FIXED or told.get(name) == name}
+    extents = {_extent(dim) for name in named for dim in _dims(inputs[name])[1:]} - {"", 1}
+    named |= {
+        n for n, v in inputs.items() if _is_mask(n) and {*map(_extent, _dims(v)[-1:])} & extents
+    }
     return tuple(n for n in inputs if (told[n] == n if n in told else n in named))
 
 
@@ -199,7 +204,7 @@ def decoder_inputs(
     words = {v.name: _lowered(v.name) for v in rest}
     own = [v for v in rest if not words[v.name] & _FIXED]
     positions = [v for v in own if words[v.name] & _POSITIONS and _is_integer(v)]
-    masks = [v for v in own if any(w.endswith("mask") for w in words[v.name])]
+    masks = [v for v in own if _is_mask(v.name)]
     tokens = [v for v in own if words[v.name] & _TOKENS and _dims(v)]
     chunk = {_text(_dims(v)[_chunk_axis(v)]) for v in (*tokens, *positions) if _dims(v)} - {""}
     masks = [v for v in masks if _dims(v) and _is_total(_dims(v)[-1], chunk)]
@@ -271,6 +276,10 @@ def _lowered(name: str) -> set[str]:
     return {word.lower() for word in _WORDS.findall(name)}
 
 
+def _is_mask(name: str) -> bool:
+    return any(word.endswith("mask") for word in _lowered(name))
+
+
 def _is_cache(name: str) -> bool:
     """Whether a name says that an input holds the past of an attention."""
     words = _name(name, _BEFORE).words
@@ -338,6 +347,11 @@ def _dims(value: ValueInfoProto) -> Sequence[_Dimension]:
 
 def _is_open(dim: _Dimension) -> bool:
     return not (dim.HasField("dim_value") and dim.dim_value >= 0)
+
+
+def _extent(dim: _Dimension) -> str | int:
+    """The name of an extent, or its number; "" where it has neither."""
+    return _text(dim) if _is_open(dim) else int(dim.dim_value)
 
 
 def _text(dim: _Dimension) -> str:
