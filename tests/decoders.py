@@ -24,6 +24,7 @@ class _Text:
     rng: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: list[onnx.TensorProto] = field(default_factory=list)
+    position: str = ""
 
     def __call__(self, op: str, *inputs: str, n: int = 1, **attrs: object) -> str:
         outputs = [f"{op}_{len(self.nodes)}_{k}" for k in range(n)]
@@ -50,6 +51,7 @@ def decoder(
     cross: str = "",
     shared: int = SHARED,
     scaled_keys: bool = False,
+    places: int = 0,
 ) -> onnx.ModelProto:
     """tokens (1, L), mask (1, P + L), past (1, 2, P, 8) … -> logits (1, L, 50), present …
 
@@ -57,19 +59,20 @@ def decoder(
     `window` as far as it is given. `cross`: also attention to an encoder: to its "hidden" states
     (1, S, 32) with a mask (1, S), or to "caches" (1, 4, S, 8) of keys and values, by equal weights.
     `scaled_keys`: queries and keys have the root of the scale each, and keys lose and gain a
-    dimension, as PyTorch writes them.
+    dimension, as PyTorch writes them. `places`: caches of so many, into which rows are written at
+    `cache_position` (L), as of a static cache of transformers; without a mask.
     """
-    t = _Text(np.random.default_rng(seed))
+    t = _Text(np.random.default_rng(seed), position="cache_position" if places else "")
     pasts = [f"past_key_values.{n}.{kind}" for n in range(layers) for kind in ("key", "value")]
     past, length = t.extent(pasts[0], 2), t.extent("input_ids", 1)
     total = t("Add", past, length)
     one = t.array(1)
-    places = t("Range", past, total, one)
-    angle = t("Mul", t("Cast", t("Unsqueeze", places, one), to=1), t.array([[1.0, 0.1]], "float32"))
+    new = t.position or t("Range", past, total, one)
+    angle = t("Mul", t("Cast", t("Unsqueeze", new, one), to=1), t.array([[1.0, 0.1]], "float32"))
     angles = t("Concat", angle, angle, angle, angle, axis=-1)
     tables = t("Cos", angles), t("Sin", angles)
-    every = t("Range", t.array(0), total, one)
-    rows = t("Unsqueeze", places, one)
+    every = t.array(np.arange(places)) if places else t("Range", t.array(0), total, one)
+    rows = t("Unsqueeze", new, one)
     hidden = t("Greater", t("Unsqueeze", every, t.array(0)), rows)
     if window:
         old = t("LessOrEqual", t("Add", every, t.array(window)), rows)
@@ -90,7 +93,9 @@ def decoder(
     inputs = [value("input_ids", 7, [1, "sequence"])]
     if mask:
         inputs.append(value("attention_mask", 7, [1, "past + sequence"]))
-    inputs += [value(name, 1, [1, shared, "past", SIZE]) for name in pasts]
+    if places:
+        inputs.append(value("cache_position", 7, ["sequence"]))
+    inputs += [value(name, 1, [1, shared, places or "past", SIZE]) for name in pasts]
     if cross:
         inputs.append(value("encoder_attention_mask", 7, [1, "encoder"]))
     if cross == "hidden":
@@ -101,7 +106,7 @@ def decoder(
     for name, made in zip(pasts, presents, strict=True):
         present = name.replace("past_key_values", "present")
         t.nodes.append(oh.make_node("Identity", [made], [present]))
-        outputs.append(value(present, 1, [1, shared, "past + sequence", SIZE]))
+        outputs.append(value(present, 1, [1, shared, places or "past + sequence", SIZE]))
     graph = oh.make_graph(t.nodes, "decoder", inputs, outputs, t.weights)
     return oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)], ir_version=9)
 
@@ -179,8 +184,8 @@ def _layer(
     scaled_keys: bool,
 ) -> str:
     q = _rotated(t, _heads(t, x, length, HEADS), tables)
-    k = t("Concat", past[0], _rotated(t, _heads(t, x, length, shared), tables), axis=2)
-    v = t("Concat", past[1], _heads(t, x, length, shared), axis=2)
+    k = _joined(t, past[0], _rotated(t, _heads(t, x, length, shared), tables))
+    v = _joined(t, past[1], _heads(t, x, length, shared))
     presents += [k, v]
     if scaled_keys:
         flat = t("Reshape", _repeated(t, k, shared), t.array([HEADS, -1, SIZE]))
@@ -198,6 +203,15 @@ def _layer(
     return t(
         "Add", x, t("MatMul", t("Tanh", t("MatMul", x, t.weight(WIDTH, 48))), t.weight(48, WIDTH))
     )
+
+
+def _joined(t: _Text, past: str, new: str) -> str:
+    """A cache with new places: behind the others, or at the positions, as exporters write it."""
+    if not t.position:
+        return t("Concat", past, new, axis=2)
+    index = t("Unsqueeze", t.position, t.array([-1]))
+    whole, rows = (t("Transpose", name, perm=[2, 0, 1, 3]) for name in (past, new))
+    return t("Transpose", t("ScatterND", whole, index, rows), perm=[1, 2, 0, 3])
 
 
 def _heads(t: _Text, x: str, length: str, n: int) -> str:

@@ -344,7 +344,7 @@ def _kept_state(request: SessionRequest, store: FileStore | None, memory: str) -
     assert request.capacity is not None
     with model_file(request.model, request.name) as path:
         growth, _ = growth_of(read_outline(path), request.capacity, request.state)
-    if growth.flag or growth.replaced or growth.passed:
+    if growth.flag or growth.replaced or growth.passed or growth.static:
         raise UsageError(
             f"the caches of '{request.name}' are not all fed back",
             "take its steps by `autotune.compile` and `Model.session`",

@@ -14,8 +14,9 @@ Where neither is possible the model is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from autotune.graph.operators.state import (
     rows_first,
     step_axis,
 )
+from autotune.graph.reader.static_caches import SCATTERS
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.shape_inputs import SHAPE_OPERANDS
 from autotune.graph.state import StateInfo
@@ -55,7 +57,8 @@ class Growth:
     inputs that an output of the same shape takes the place of. `held`: inputs that stay for a
     sequence; `passed`: outputs that are such an input, by input. `flag`: the input that says
     whether there is a past; without one the file computes `passed` of other inputs. `cache`: the
-    dtype of the elements of buffers of floats.
+    dtype of the elements of buffers of floats. `shapes`: of `positions`, -1 where they are open.
+    `static`: states that have all places in the file, see `static_caches`.
     """
 
     states: Mapping[str, tuple[str, int]]
@@ -70,6 +73,8 @@ class Growth:
     passed: Mapping[str, str] = field(default_factory=dict)
     flag: str = ""
     cache: str = "float32"
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    static: frozenset[str] = frozenset()
 
     @property
     def computed(self) -> frozenset[str]:
@@ -117,17 +122,21 @@ _NEUTRAL: Mapping[str, float] = {"ReduceSum": 0.0, "ReduceMax": _LOWEST, "Reduce
 
 @dataclass
 class Growing:
-    """Rewrites of nodes while a model is imported: see the module. `probes`: at P - 1, P - 2."""
+    """Rewrites of nodes while a model is imported: see the module.
+
+    `probes`: at P - 1, P - 2; with static caches also at P, and positions are constants in them.
+    """
 
     growth: Growth
     editor: Editor
-    probes: tuple[LengthFacts, LengthFacts]
+    probes: tuple[LengthFacts, ...]
     _moving: dict[str, Shape] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _sources: dict[str, Node] = field(default_factory=dict)
     _twins: dict[str, str] = field(default_factory=dict)
     _zeroed: set[str] = field(default_factory=set)
     _states: dict[str, str] = field(default_factory=dict)
+    _orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _scored: dict[str, tuple[str, str]] = field(default_factory=dict)
     _total: str = ""
 
@@ -146,7 +155,12 @@ class Growing:
             within = rw("Less", rw.array(np.arange(growth.capacity)), self._total)
             self._made(rw, name, within)
         for name in growth.positions:
-            self._made(rw, name, rw("Add", FILLED, rw.array(np.arange(growth.chunk))))
+            n = (
+                growth.shapes[name][-1]
+                if growth.shapes.get(name, ())[-1:] == (1,)
+                else growth.chunk
+            )
+            self._made(rw, name, rw("Add", FILLED, rw.array(np.arange(n))))
         for name in growth.lasts:
             self._made(rw, name, rw("Sub", self._total, rw.integers(1)))
         return rw.nodes
@@ -217,10 +231,23 @@ class Growing:
     def _is_alias(self, node: Node) -> bool:
         """Whether a node is another name of a state: nothing reads that but what appends to it."""
         state = self._states.get(node.inputs[0])
+        if state is not None and state in self.growth.static and node.op == "Transpose":
+            return self._is_turned(node, state)
         if state is None or node.op not in ("Identity", "Concat") or len(node.inputs) > 1:
             return False
         self._states[node.output] = state
         self.editor.types[node.output] = self.editor.types[state]
+        return True
+
+    def _is_turned(self, node: Node, state: str) -> bool:
+        """Remember a static cache with its dimensions in another order."""
+        kind = self.editor.types[state]
+        order = node.attrs.get("perm", range(len(kind.shape))[::-1])
+        known = self._orders.get(node.inputs[0], tuple(range(len(kind.shape))))
+        self._orders[node.output] = tuple(known[d] for d in order)
+        self._states[node.output] = state
+        shape = tuple(kind.shape[d] for d in self._orders[node.output])
+        self.editor.types[node.output] = replace(kind, shape=shape)
         return True
 
     def _rewrite(self, rw: Rewriter) -> None:
@@ -261,7 +288,7 @@ class Growing:
     def _affine(self, rw: Rewriter, name: str) -> str:
         """constant + slope · (filled - P); "" where that is not what it is."""
         value = self.editor.constants[name]
-        slope = _slope(value, *(probe.constants.get(name) for probe in self.probes))
+        slope = _slope(value, *(probe.constants.get(name) for probe in self.probes[:2]))
         if slope is None:
             return ""
         ahead = self._ahead(rw, value.ndim)
@@ -422,8 +449,41 @@ class Growing:
         self._inserted(rw, x, rest[0], axis)
         return True
 
-    def _append(self, rw: Rewriter, state: str, new: str) -> None:
-        """New rows of a state: an output that the caller has bound to the end of the buffer."""
+    def _scatter(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        """Rows of a static cache at the positions of the new places."""
+        x, indices, new = operands
+        state = self._states.get(x)
+        if state is None:
+            return False
+        order = self._orders.get(x, tuple(range(len(self.editor.types[state].shape))))
+        axis = rw.attr("axis", 0) % len(order)
+        known = [probe.constants.get(indices) for probe in (self.probes[-1], *self.probes[:-1])]
+        places = (self._new_places(indices, axis, less) for less in range(len(known)))
+        pairs = zip(known, places, strict=True)
+        if order[axis] != self.growth.states[state][1] or not all(
+            value is not None and np.array_equal(value, wanted) for value, wanted in pairs
+        ):
+            raise rw.refuse("it writes other places of a cache than the new ones")
+        back = tuple(order.index(d) for d in range(len(order)))
+        whole = self._append(rw, state, rw("Transpose", new, perm=back), rw)
+        rw.result("Transpose", whole, perm=order)
+        return True
+
+    def _new_places(self, indices: str, axis: int, less: int) -> Array:
+        """What indices are that name the new places, at so many places less."""
+        shape = self.editor.types[indices].shape
+        places = np.arange(self.growth.chunk) + self.growth.past - less
+        along = [-1 if d == axis else 1 for d in range(len(shape))]
+        return np.broadcast_to(places.reshape(along), shape)
+
+    def _append(
+        self, rw: Rewriter, state: str, new: str, made: Callable[..., Any] | None = None
+    ) -> Any:
+        """New rows of a state: an output that the caller has bound to the end of the buffer.
+
+        `made` emits the node whose result is all places: that of the node that is rewritten.
+        """
+        emit = rw.result if made is None else made
         output, axis = self.growth.states[state]
         kind = self.editor.types[state]
         first = rw("Transpose", new, perm=rows_first(axis, len(kind.shape)))
@@ -436,13 +496,12 @@ class Growing:
 
         stored = stored_as(self.growth, kind)
         if stored == kind.dtype:
-            rw.result(APPEND, *written(ROWS, rows))
-        elif not DTYPES[stored].is_integer:
+            return emit(APPEND, *written(ROWS, rows))
+        if not DTYPES[stored].is_integer:
             narrow = rw(APPEND, *written(ROWS, rows, to=stored))
-            rw.result("Cast", narrow, to=DTYPES[kind.dtype].onnx)
-        else:
-            whole = rw(APPEND, *written(BYTE_ROWS, rows))
-            rw.result("Dequantize", whole, rw(APPEND, *written(ROW_STEPS, _steps(rows))))
+            return emit("Cast", narrow, to=DTYPES[kind.dtype].onnx)
+        whole = rw(APPEND, *written(BYTE_ROWS, rows))
+        return emit("Dequantize", whole, rw(APPEND, *written(ROW_STEPS, _steps(rows))))
 
     def _inserted(self, rw: Rewriter, x: str, new: str, axis: int) -> None:
         """A tensor with others behind its used places."""
@@ -499,7 +558,7 @@ class Growing:
     ) -> tuple[int, int] | None:
         """A first place and how it moves; None where it is not affine."""
         found = _slope(
-            self.editor.constants[name], *(probe.constants.get(name) for probe in self.probes)
+            self.editor.constants[name], *(probe.constants.get(name) for probe in self.probes[:2])
         )
         if found is None:
             if self._moves(name):
@@ -540,6 +599,7 @@ _SPECIAL = {
     "MatMul": Growing._product,
     **dict.fromkeys(("Mul", "Div"), Growing._scaled),
     "Concat": Growing._concat,
+    **dict.fromkeys(SCATTERS, Growing._scatter),
     "Slice": Growing._slice,
     "Gather": Growing._gather,
     "Split": Growing._split,

@@ -23,6 +23,7 @@ from autotune.graph.reader.states import (
     find_states,
     held_inputs,
 )
+from autotune.graph.reader.static_caches import written_axis
 from autotune.graph.state import CHUNKS
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -59,7 +60,14 @@ def grown(
     """
     outline = read_outline(path)
     growth, inputs = growth_of(outline, capacity, told)
-    sizes = sorted({n for n in chunks if n + _PROBES <= capacity}, reverse=True)
+    _require_places(outline, growth)
+    able = [n for n in chunks if n == inputs.chunk] if inputs.chunk else chunks
+    if not able:
+        raise UsageError(
+            f"'{path.name}' takes {inputs.chunk} tokens in each step, no other number",
+            f"give `chunks=({inputs.chunk},)`",
+        )
+    sizes = sorted({n for n in able if n + _PROBES <= capacity}, reverse=True)
     if not growth.states:
         raise UsageError(
             f"'{path.name}' has no state that grows",
@@ -96,6 +104,15 @@ def growth_of(
 ) -> tuple[Growth, DecoderInputs]:
     """The growth of a model in steps of one place, and its inputs. Raises as `find_states`."""
     found = find_states(outline, told)
+    places = decoder_inputs(outline, found).positions
+    static = {
+        pair.input: axis
+        for pair in found
+        if pair.axis is None and places
+        for axis in [written_axis(outline, pair.input, pair.output)]
+        if axis is not None
+    }
+    found = tuple(replace(p, axis=static.get(p.input, p.axis)) for p in found)
     growing = {p.input: (p.output, p.axis) for p in found if p.axis is not None}
     held = tuple(name for name in held_inputs(outline, told) if name not in growing)
     inputs = decoder_inputs(outline, found, held)
@@ -112,8 +129,21 @@ def growth_of(
         held=held,
         passed={name: output for name, output in others.items() if name in held},
         flag=cache_flag(outline),
+        shapes=inputs.shapes,
+        static=frozenset(static),
     )
     return growth, inputs
+
+
+def _require_places(model: ModelProto, growth: Growth) -> None:
+    """Raise UsageError where caches have another number of places in the file."""
+    dims = {v.name: v.type.tensor_type.shape.dim for v in model.graph.input}
+    for name in growth.static:
+        places = dims[name][growth.states[name][1]].dim_value
+        if places not in (0, growth.capacity):
+            raise UsageError(
+                f"'{name}' has {places} places in the file", f"give `capacity={places}`"
+            )
 
 
 def extents_of_folder(path: Path, model: ModelProto, states: Iterable[str]) -> dict[str, int]:
@@ -141,7 +171,10 @@ def _shapes(
     """Shapes of all inputs where so many places are filled. Raises DynamicShape."""
     known = symbols(model)
     extents = dict(dims)
-    at = {(name, axis): past for name, (_, axis) in growth.states.items()}
+    at = {
+        (name, axis): growth.capacity if name in growth.static else past
+        for name, (_, axis) in growth.states.items()
+    }
     at |= dict.fromkeys(inputs.chunk_axes, growth.chunk)
     at |= dict.fromkeys(inputs.total_axes, past + growth.chunk)
     for name, places in known.items():

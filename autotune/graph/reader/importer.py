@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -47,8 +48,10 @@ def import_grown(
         graphs.append(separate_outputs(sharing_buffers(graph, growth)))
     late, *others = graphs
     probes = [_facts(graph, growth, n, operators) for n, graph in enumerate(others, 1)]
+    if growth.static:
+        probes.append(_facts(late, growth, 0, operators))
     engine = ImportEngine(grown_graph(late, growth), operators or {})
-    engine.growing = Growing(growth, engine.editor, (probes[0], probes[1]))
+    engine.growing = Growing(growth, engine.editor, tuple(probes))
     for node in engine.growing.begin():
         engine.take(node)
     graph = engine.run()
@@ -63,6 +66,10 @@ def _facts(graph: Graph, growth: Growth, less: int, operators: UserOperators | N
     for name in growth.totals:
         kind = engine.editor.types[name]
         engine.editor.set_constant(name, np.full(kind.shape, growth.capacity - less, kind.dtype))
+    for name in growth.positions if growth.static else ():
+        kind = engine.editor.types[name]
+        places = np.arange(math.prod(kind.shape)) + growth.past - less
+        engine.editor.set_constant(name, places.reshape(kind.shape).astype(kind.dtype))
     for node in graph.nodes:
         engine.take(node)
     return LengthFacts(engine.editor.types, engine.editor.constants)

@@ -69,8 +69,9 @@ class StatePair:
 class DecoderInputs:
     """Inputs that follow from the length of a state, and dimensions of inputs by what they are.
 
-    `masks`, `positions`, `lasts`, `totals`: see `growing.Growth`. `chunk_axes`: (input, dimension)
-    of the new places, `total_axes`: of all with them.
+    `masks`, `positions`, `lasts`, `totals`, `shapes`: see `growing.Growth`. `chunk_axes`: (input,
+    dimension) of the new places, `total_axes`: of all with them. `chunk`: the number of new places
+    where the file has one; 0 where it is open.
     """
 
     masks: tuple[str, ...]
@@ -79,6 +80,8 @@ class DecoderInputs:
     totals: tuple[str, ...]
     chunk_axes: tuple[tuple[str, int], ...]
     total_axes: tuple[tuple[str, int], ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    chunk: int
 
 
 class FollowLength(Protocol):
@@ -100,16 +103,26 @@ class FollowLength(Protocol):
     def totals(self) -> tuple[str, ...]:
         """The length with the new places."""
 
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Extents of those that number the new places, -1 where the file leaves them open."""
+
 
 def inputs_at(names: FollowLength, length: int, n_new: int) -> dict[str, Array]:
     """The inputs that follow from the length, for `n_new` places of one sequence behind it."""
     total = length + n_new
     return (
         dict.fromkeys(names.masks, np.ones((1, total)))
-        | dict.fromkeys(names.positions, np.arange(length, total)[None])
+        | {name: _places(length, total, names.shapes.get(name, ())) for name in names.positions}
         | dict.fromkeys(names.lasts, np.array([total - 1]))
         | dict.fromkeys(names.totals, np.array(total))
     )
+
+
+def _places(first: int, end: int, shape: Sequence[int]) -> Array:
+    """The numbers of places, or of the first one where an input of `shape` takes no more."""
+    places = np.arange(first, first + 1 if shape[-1:] == (1,) else end)
+    return places.reshape((1,) * (len(shape) - 1 if shape else 1) + (-1,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +237,8 @@ def decoder_inputs(
         totals=tuple(v.name for v in own if "total_seq" in v.name.lower()),
         chunk_axes=axes,
         total_axes=tuple((v.name, len(_dims(v)) - 1) for v in masks),
+        shapes={v.name: tuple(map(_extent_or_open, _dims(v))) for v in positions},
+        chunk=max((_dims(v)[_chunk_axis(v)].dim_value for v in tokens), default=0),
     )
 
 
@@ -352,6 +367,10 @@ def _is_open(dim: _Dimension) -> bool:
 def _extent(dim: _Dimension) -> str | int:
     """The name of an extent, or its number; "" where it has neither."""
     return _text(dim) if _is_open(dim) else int(dim.dim_value)
+
+
+def _extent_or_open(dim: _Dimension) -> int:
+    return -1 if _is_open(dim) else int(dim.dim_value)
 
 
 def _text(dim: _Dimension) -> str:

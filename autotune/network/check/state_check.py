@@ -237,12 +237,22 @@ class _Original:
         growth, total = self._growth, length + chunk
         feed = self._computed(length, total) | dict(inputs)
         for state, rows in zip(growth.states, states.values(), strict=True):
-            feed[state] = rows.astype(self._dtype(state))
+            feed[state] = self._padded(state, rows.astype(self._dtype(state)))
         with blamed(ONNXRUNTIME, "run", "`check=False` compiles it all the same"):
             found = dict(self._run(feed))
         for output, axis in growth.states.values():
             found[output] = found[output].take(range(length, total), axis)
         return found
+
+    def _padded(self, state: str, rows: Array) -> Array:
+        """Rows as the file takes them: with others behind them where it takes all places."""
+        if state not in self._growth.static:
+            return rows
+        axis = self._growth.states[state][1]
+        left = [
+            (0, self._growth.capacity - n if d == axis else 0) for d, n in enumerate(rows.shape)
+        ]
+        return np.pad(rows, left)
 
     def _computed(self, length: int, total: int) -> dict[str, Array]:
         """The inputs that follow from the length."""

@@ -67,22 +67,23 @@ def plain_loop(
     session = onnxruntime_session(path, n_threads)
     outline = read_outline(path)
     given = begun or {}
-    growth, _ = growth_of(outline, 0, {name: name for name in given})
+    growth, inputs = growth_of(outline, 0, {name: name for name in given})
     values = {value.name: value for value in outline.graph.input}
     extents = _extents(values, given) | extents_of_folder(path, outline, growth.states)
-    axes = {name: axis for name, (_, axis) in growth.states.items()}
-    stays = {*axes, *growth.replaced, *growth.held}
+    axes = {n: axis for n, (_, axis) in growth.states.items() if n not in growth.static}
+    stays = {*growth.states, *growth.replaced, *growth.held}
     first = {name: _zeros(values[name], extents, axes.get(name)) for name in stays} | {**given}
     names = [value.name for value in session.get_inputs()]
     tokens = next(n for n in names if n not in growth.computed | stays | {growth.flag})
     types = {name: _dtype(value) for name, value in values.items()}
-    return lambda: PlainSequence(session, growth, types, tokens, first)
+    return lambda: PlainSequence(session, growth, types, tokens, first, inputs.chunk)
 
 
 class PlainSequence:
     """A sequence in ONNX Runtime; a call returns all outputs by name.
 
-    `first`: states without places, and what stays for the sequence.
+    `first`: states without places, and what stays for the sequence. `chunk`: the number of tokens
+    that the file takes; 0 for any. Of several calls for one, the last has the outputs.
     """
 
     def __init__(
@@ -92,14 +93,20 @@ class PlainSequence:
         types: Mapping[str, np.dtype[Any]],
         tokens: str,
         first: Mapping[str, Array],
+        chunk: int = 0,
     ) -> None:
         self._session, self._growth, self._types = session, growth, types
-        self._tokens, self._kept = tokens, dict(first)
+        self._tokens, self._kept, self._chunk = tokens, dict(first), chunk
         self._names = [value.name for value in session.get_outputs()]
         self.length = 0
 
     def __call__(self, tokens: Array) -> Mapping[str, Array]:
         """All outputs for new tokens, (1, n), by name."""
+        size = self._chunk or tokens.shape[1]
+        parts = [tokens[:, n : n + size] for n in range(0, tokens.shape[1], size)]
+        return [self._step(part) for part in parts][-1]
+
+    def _step(self, tokens: Array) -> Mapping[str, Array]:
         growth, n = self._growth, tokens.shape[1]
         feed = {self._tokens: tokens, **inputs_at(growth, self.length, n), **self._kept}
         if growth.flag:
