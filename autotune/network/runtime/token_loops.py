@@ -107,16 +107,15 @@ class PlainSequence:
         return [self._step(part) for part in parts][-1]
 
     def _step(self, tokens: Array) -> Mapping[str, Array]:
-        growth, n = self._growth, tokens.shape[1]
+        growth, n, is_first = self._growth, tokens.shape[1], self.length == 0
         feed = {self._tokens: tokens, **inputs_at(growth, self.length, n), **self._kept}
         if growth.flag:
-            feed[growth.flag] = np.array([self.length > 0])
+            feed[growth.flag] = np.array([not is_first])
         cast = {name: array.astype(self._types[name], copy=False) for name, array in feed.items()}
         found = self._session.run(self._names, cast)
         results = dict(zip(self._names, found, strict=True))
-        fed_back = {name: output for name, (output, _) in growth.states.items()} | growth.replaced
-        if growth.flag and not self.length:
-            fed_back |= growth.passed
+        fed_back = {name: output for name, (output, _) in growth.states.items()}
+        fed_back |= {**growth.replaced, **(growth.passed if is_first and growth.flag else {})}
         self._kept |= {name: results[output] for name, output in fed_back.items()}
         self.length += n
         return results
