@@ -75,8 +75,18 @@ def pages(folder: Path) -> dict[str, str]:
             scaling_page.INTRO,
             scaling_page.tables(read_rows(folder / "scaling.csv")),
         ),
+        **{f"{name}.md": _plain(folder / f"{name}.csv", *_PLAIN[name]) for name in _PLAIN},
         "../conformance.md": _conformance(folder),
     }
+
+
+def _plain(path: Path, title: str, intro: str) -> str:
+    """A page that is the table as it is."""
+    rows = read_rows(path)
+    text = "Nothing is measured yet."
+    if rows:
+        text = markdown([key.replace("_", " ") for key in rows[0]], _cells(rows, list(rows[0])))
+    return _page(title, intro, [text])
 
 
 def _conformance(folder: Path) -> str:
@@ -359,6 +369,9 @@ below 1 we are faster.
 * [Several shapes](shapes.md) in one artifact, beside ONNX Runtime and OpenVINO with dynamic shapes
 * [Search](search.md): how soon the search finds good programs
 * [Fleets](scaling.md): trials per second by the devices that measure, simulated
+* [Minutes](minutes.md): what 60 s of tuning give over none
+* [Token by token](tokens.md): decoders beside onnxruntime-genai and llama.cpp
+* [torch.compile](torch_compile.md) with this backend, beside inductor
 * [A store of records](store.md): how many trials one of other networks, or of another CPU, saves
 """
 
@@ -411,6 +424,40 @@ of the largest shape alone. [Shapes](../shapes.md) explains variants.
     python -m benchmarks.exports FOLDER --only bert_base    # where PyTorch is installed
     python -m benchmarks.shapes FOLDER --machine NAME --budget 60m
 """
+
+_PLAIN = {
+    "minutes": (
+        "Minutes",
+        """
+Networks tuned for so many seconds, then timed in turns with the untuned ones: *ratio* is how many
+times faster, between *low* and *high*. *Left*: the share of the untuned time that the bounds of all
+tasks leave to gain, as `tune` says before its first trial.
+
+    python -m benchmarks.minutes --machine NAME
+""",
+    ),
+    "tokens": (
+        "Token by token",
+        """
+Prompts of *past* tokens and single tokens behind them; weights of 4 bits as the builder of
+onnxruntime-genai writes them, random, tied to the scores of 151,936 tokens; untuned. Runtimes of a
+model are timed in turns, llama.cpp (Q4_0) in a process of its own. [States](../state.md) explains.
+
+    python -m benchmarks.tokens MODEL --machine NAME --past 128 --threads 1
+    python -m benchmarks.llama_cpp FOLDER --machine NAME --past 128 --threads 1
+""",
+    ),
+    "torch_compile": (
+        "torch.compile",
+        """
+Networks with random weights by `torch.compile`, with this backend and with inductor in its default
+mode, and PyTorch without a compiler, in turns; *ratio* is ours over inductor's. *First*: seconds of
+the first call. *In pytorch*: parts that PyTorch runs itself.
+
+    python -m benchmarks.torch_compile --threads 1,2
+""",
+    ),
+}
 
 _SPARSE = """
 A layer (128 rows, 768 → 3072) with pruned weights beside our own dense one, and the encoder of
