@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from autotune.api.tune.tuning import first_batch
+from autotune.api.tune.tuning import first_batch, n_drafted
 from autotune.config import TuneConfig
 from autotune.measure.pipeline import pools_of, slots_of
 from autotune.records import read_log
@@ -177,7 +177,9 @@ def simulate(n_devices: int, per_device: int, time_s: float, seed: int = 0) -> S
     clock = Clock()
     begun_s = clock()
     several = tasks if n_devices > 1 else []
-    drafted = {t.key: first_batch(t.dag, header.target, header.n_threads, seed) for t in several}
+    machine = header.target, header.n_threads
+    n_each = n_drafted(len(tasks), slots_of(n_devices), config.batch)
+    drafted = {t.key: first_batch(t.dag, *machine, seed, n_each) for t in several}
     clock.skipped_s -= (clock() - begun_s) * (1 - 1 / n_builders)  # on all cores
     measurer = DrawnMeasurer(n_devices, n_builders, clock, seed)
     ranker, elites = Ranker(seed), ElitePool()

@@ -39,7 +39,8 @@ PRUNE_LOG2 = 1.0
 """Structures whose best estimate is this far above the best of all (log2 s) are not evolved."""
 EXPLORE = 0.1
 FIRST_BATCH = 8
-"""Candidates of a task's first batch, or one of each structure if those are more."""
+"""Candidates of a task's first batch, one of each structure if those are more, or half as many as
+are asked for: the next ones are better."""
 MAX_ALIKE = 3
 """Most candidates of one batch with equal estimates."""
 MAX_INACCURATE = 3
@@ -131,7 +132,7 @@ class SketchPolicy:
         }
         first = not any(self._measured.values())
         chosen = self._best_of_each(pools, n) if first else []
-        n = min(n, max(FIRST_BATCH, len(chosen))) if first else n
+        n = min(n, max(FIRST_BATCH, n // 2, len(chosen))) if first else n
         ranked = sorted(
             (
                 (float(p), name, k)

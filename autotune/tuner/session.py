@@ -226,14 +226,18 @@ class Session:
             batch = yield from self._next_done()
             if batch is None:
                 return StopReason.INTERRUPTED
-            while batch is not None:  # all that have come while a proposal was made
-                yield from self._round(batch)
-                yield from self._finished(batch.state)
-                batch = self._done_already()
+            yield from self._round(batch)
+            yield from self._finished(batch.state)
 
     def _fill(self) -> Generator[Event, None, StopReason | None]:
-        """Begin batches until every slot has one; the reason where no more can begin."""
+        """Begin batches until every slot has one; the reason where no more can begin.
+
+        What has come while a proposal was made is learnt before the next one.
+        """
         while len(self._flying) < self.measurer.n_slots:
+            while (batch := self._done_already()) is not None:
+                yield from self._round(batch)
+                yield from self._finished(batch.state)
             reason = self._stop_reason()
             if reason is not None:
                 return reason
@@ -334,6 +338,8 @@ class Session:
     def _ask(self, state: TaskState, n_building: int = 0, n_batches: int = 1) -> list[Candidate]:
         """New candidates of a task, as many as the budget has room for after `n_building` more."""
         live, elapsed_s = self.ledger.n_live, self.elapsed_s()
+        if live and self.measurer.n_slots > 1:  # the first of a fleet's are no measure of its speed
+            live = max(live, n_building)
         trial_s = (elapsed_s - self._before_s) / live if live else None
         used = self.ledger.n_trials + n_building
         n = self._search_budget().room(

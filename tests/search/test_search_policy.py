@@ -62,6 +62,12 @@ def test_the_first_batch_tries_every_structure() -> None:
     assert {c.sketch for c in p.propose(16)} == set(p.sketches)
 
 
+def test_the_first_batch_is_half_of_what_is_asked_for_or_one_of_each_structure() -> None:
+    n_structures = len(policy().sketches)
+    assert 8 < n_structures < 16
+    assert [len(policy().propose(n)) for n in (5, 16, 60)] == [5, n_structures, 30]
+
+
 @pytest.mark.slow
 def test_an_algorithm_that_only_gives_inaccurate_results_is_left_alone() -> None:
     dag = conv(28, 28, 64, 64)

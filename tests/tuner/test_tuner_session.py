@@ -775,18 +775,24 @@ def test_of_batches_in_flight_nothing_is_lost_doubled_or_mixed_up(
     assert last.reason is (StopReason.TRIALS if n_trials < 120 else StopReason.EXHAUSTED)
 
 
-def test_the_slots_of_all_batches_that_came_during_a_proposal_are_filled_by_the_next(
+def test_what_came_during_a_proposal_is_learnt_before_the_next_which_fills_all_free_slots(
     harness: Callable[..., Harness],
 ) -> None:
-    """Search that takes longer than a batch would else give one batch at a time."""
-    h = harness(Budget(trials=400), sizes=(8,))
+    """Else search that takes longer than a batch gives one batch at a time, of old knowledge."""
+    h = harness(Budget(trials=400), sizes=(8, 16))
     measurer = h.session.measurer = SlottedMeasurer(h.clock, n_slots=20)
     measurer.first_done = lambda batches, waits=True: 0  # type: ignore[method-assign,misc]
-    asked = []
-    propose = h.policies[h.keys[0]].propose
-    h.policies[h.keys[0]].propose = lambda n: asked.append(n) or propose(n)  # type: ignore
+    flying: list[int] = []
+
+    def spied(policy: FakePolicy) -> Callable[[int], Sequence[Candidate]]:
+        propose = policy.propose
+        return lambda n: flying.append(len(h.session._flying)) or propose(n)
+
+    for policy in h.policies.values():
+        policy.propose = spied(policy)  # type: ignore[method-assign]
     list(h.session.events())
-    assert len(measurer.calls) == 400 / h.session.batch > 4 * len(asked)
+    assert len(measurer.calls) == 400 / h.session.batch > 4 * len(flying)
+    assert max(flying) == 0
 
 
 def test_an_interrupt_while_batches_are_in_flight_keeps_what_has_come(

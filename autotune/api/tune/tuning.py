@@ -9,6 +9,7 @@ Everything that is measured is in the journal before its event comes.
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import platform
 import secrets
 import time
@@ -183,13 +184,13 @@ class Tuning:
             default=default,
             estimates=self._estimates,
             first=self.warm.first,
-            drafted=self._drafted() if measurer.n_slots > 1 else {},
+            drafted=self._drafted(measurer.n_slots) if measurer.n_slots > 1 else {},
         )
 
-    def _drafted(self) -> dict[str, list[Candidate]]:
+    def _drafted(self, n_slots: int) -> dict[str, list[Candidate]]:
         """First candidates of tasks that nothing is known of, proposed on all cores.
 
-        Devices of a fleet would wait for them one by one.
+        Devices of a fleet would wait for them one by one. They are as many as fill all slots.
         """
         if self._rules or self._ranker.is_trained:
             return {}
@@ -200,6 +201,7 @@ class Tuning:
             target=self._header.target,
             n_threads=self._header.n_threads,
             seed=self._config.seed,
+            n=n_drafted(len(tasks), n_slots, self._config.batch),
         )
         found = parallel_map(draft, [task.dag for task in tasks])
         return {task.key: one for task, one in zip(tasks, found, strict=True)}
@@ -221,10 +223,17 @@ class Tuning:
         self._defaults |= {task.key: one for task, one in zip(tasks, found, strict=True)}
 
 
-def first_batch(dag: ComputeDAG, target: Target, n_threads: int, seed: int) -> list[Candidate]:
-    """The first candidates of a task, when nothing is known of any."""
+def n_drafted(n_tasks: int, n_slots: int, batch: int) -> int:
+    """Candidates of each of the tasks that are drafted, so that every slot has a batch."""
+    return max(FIRST_BATCH, math.ceil(n_slots * batch / max(1, n_tasks)))
+
+
+def first_batch(
+    dag: ComputeDAG, target: Target, n_threads: int, seed: int, n: int
+) -> list[Candidate]:
+    """The first `n` candidates of a task, when nothing is known of any."""
     rng = np.random.default_rng([seed, int(dag.key, 16)])
-    return SketchPolicy(dag, target, n_threads, Ranker(seed), rng).propose(FIRST_BATCH)
+    return SketchPolicy(dag, target, n_threads, Ranker(seed), rng).propose(2 * n)[:n]
 
 
 def _default(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) -> Candidate | None:
