@@ -137,6 +137,7 @@ class Growing:
     _zeroed: set[str] = field(default_factory=set)
     _states: dict[str, str] = field(default_factory=dict)
     _orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _turned: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     _scored: dict[str, tuple[str, str]] = field(default_factory=dict)
     _total: str = ""
 
@@ -467,7 +468,17 @@ class Growing:
         back = tuple(order.index(d) for d in range(len(order)))
         whole = self._append(rw, state, rw("Transpose", new, perm=back), rw)
         rw.result("Transpose", whole, perm=order)
+        self._turned[rw.node.output] = whole, order
         return True
+
+    def _transpose(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        """A static cache as the file has it again, behind the rows that were written."""
+        whole, order = self._turned.get(operands[0], ("", ()))
+        back = tuple(order[d] for d in rw.attr("perm", range(len(order))[::-1])) if whole else ()
+        is_back = bool(whole) and back == tuple(range(len(order)))
+        if is_back:
+            rw.result("Identity", whole)
+        return is_back
 
     def _new_places(self, indices: str, axis: int, less: int) -> Array:
         """What indices are that name the new places, at so many places less."""
@@ -600,6 +611,7 @@ _SPECIAL = {
     **dict.fromkeys(("Mul", "Div"), Growing._scaled),
     "Concat": Growing._concat,
     **dict.fromkeys(SCATTERS, Growing._scatter),
+    "Transpose": Growing._transpose,
     "Slice": Growing._slice,
     "Gather": Growing._gather,
     "Split": Growing._split,
