@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import UsageError
-from autotune.graph.reader.states import StatePair, decoder_inputs, find_states
+from autotune.graph.reader.states import StatePair, decoder_inputs, find_states, held_inputs
 
 CACHE = ["batch", 2, "past", 8], ["batch", 2, "past + sequence", 8]
 FIXED = [2, 1, 64], [2, 1, 64]
@@ -182,3 +182,27 @@ def test_inputs_that_have_other_extents_are_left_to_the_caller() -> None:
     assert (found.lasts, found.totals) == (("seqlens_k",), ("total_sequence_length",))
     counted = (("input_ids", 1), ("mask", 2), ("padding_mask", 1), ("cache_position", 0))
     assert (found.chunk_axes, found.total_axes) == (counted, (("mask", 3),))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(("attention_mask", "mask", "src_mask", "padding_mask")),
+    st.sampled_from(("encoder_length", 12)),
+    st.sampled_from(("encoder_length", 12, "total", "n", 32, None)),
+    st.integers(1, 3),
+)
+def test_a_mask_of_the_places_of_an_encoder_stays_for_a_sequence(
+    name: str, length: str | int, extent: str | int | None, rank: int
+) -> None:
+    """Whatever its name is; one of all places, or of new ones, does not."""
+    more = {
+        "input_ids": ["batch", "n"],
+        "encoder_hidden_states": ["batch", length, 32],
+        name: [*["batch", 1][: rank - 1], extent],
+    }
+    made = model_of(("past_key_0", "present_key_0", CACHE), more=more)
+    is_held = extent == length
+    assert held_inputs(made) == ("encoder_hidden_states", *([name] if is_held else []))
+    inputs = decoder_inputs(made, find_states(made), held_inputs(made))
+    is_open = not isinstance(extent, int)
+    assert inputs.masks == ((name,) if is_open and extent != "n" and not is_held else ())

@@ -192,7 +192,7 @@ def held_inputs(model: ModelProto, told: Mapping[str, str] | None = None) -> tup
         if name == result:
             _require(name, inputs, "input")
     named = {name for name in inputs if _lowered(name) & _FIXED or told.get(name) == name}
-    extents = {_extent(dim) for name in named for dim in _dims(inputs[name])[1:]} - {"", 1}
+    extents = {_extent(_places_of(inputs[name])) for name in named if _dims(inputs[name])} - {"", 1}
     named |= {
         n for n, v in inputs.items() if _is_mask(n) and {*map(_extent, _dims(v)[-1:])} & extents
     }
@@ -362,6 +362,12 @@ def _dims(value: ValueInfoProto) -> Sequence[_Dimension]:
 
 def _is_open(dim: _Dimension) -> bool:
     return not (dim.HasField("dim_value") and dim.dim_value >= 0)
+
+
+def _places_of(value: ValueInfoProto) -> _Dimension:
+    """The dimension of places of hidden states, caches or a mask."""
+    dims = _dims(value)
+    return dims[-2] if len(dims) > 2 else dims[-1]
 
 
 def _extent(dim: _Dimension) -> str | int:
