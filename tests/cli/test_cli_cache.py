@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from autotune.api.compile import selection
 from autotune.cache import FileStore
 from autotune.cli.main import run
 from autotune.graph.network import build_network
 from autotune.graph.reader import onnx_reader
 from autotune.measure.cached_map import cached_map
+from autotune.network.compile import sharing
 from autotune.network.runtime.loading import read_artifact
 from autotune.ort.cached import key_of_request
 from autotune.ort.request import SessionRequest
@@ -59,6 +62,29 @@ def test_compiling_again_gives_the_same_file_from_any_state_of_the_cache(
         data = path.read_bytes()
         path.write_bytes([data[:-1], data[:-1] + b"?", b""][n % 3])
     assert compiled(tmp_path, "damaged.atn") == without
+
+
+@pytest.mark.slow
+def test_programs_that_share_weights_among_lengths_are_sought_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sought: list[object] = []
+    options = selection._options
+
+    def noted(item: Any, **told: Any) -> list[sharing.Option]:
+        sought.append(item)
+        return options(item, **told)
+
+    monkeypatch.setattr(sharing, "_SMALLEST_BYTES", 0)
+    monkeypatch.setattr(selection, "_options", noted)
+    onnx.save(mlp(batch="n"), tmp_path / "m.onnx")
+    lengths = ("--dim", "n=4,24")
+    without = compiled(tmp_path, "without.atn", "--no-cache", *lengths)
+    assert compiled(tmp_path, "first.atn", *lengths) == without
+    n_sought = len(sought)
+    assert n_sought > 0
+    assert compiled(tmp_path, "again.atn", *lengths) == without
+    assert len(sought) == n_sought
 
 
 def test_what_a_store_knows_is_not_computed_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ best_records(networks, plan) ─► choose(networks, plan, best) ─► networks
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -16,10 +17,11 @@ from autotune.api.bindings import Bound
 from autotune.api.compile.drafting import Drafts
 from autotune.api.compile.fallback import Sources, sources_of
 from autotune.api.request import CompileRequest, Given, Note, silent
-from autotune.cache import FileStore
+from autotune.cache import FileStore, key_of
 from autotune.errors import LogMismatch, ScheduleError
 from autotune.graph.network import Network, chosen
-from autotune.measure.parallel_map import OnProgress, parallel_map
+from autotune.measure.cached_map import cached_map
+from autotune.measure.parallel_map import OnProgress
 from autotune.network.artifact.artifact import Tuned
 from autotune.network.compile.sharing import (
     SHARING_COSTS,
@@ -31,8 +33,8 @@ from autotune.network.compile.sharing import (
 from autotune.network.compile.variants import tasks_of
 from autotune.records import Header, Log, MeasureRecord, best_for, ranked_records
 from autotune.records.store import RecordStore, form_digest
-from autotune.schedule.steps import Steps
-from autotune.search.defaults import default_alternatives
+from autotune.schedule.steps import Steps, steps_from_json, steps_text, steps_to_json
+from autotune.search.defaults import candidate_key, default_alternatives
 from autotune.search.policy import Candidate
 from autotune.target import Target, difference
 from autotune.te.dag import ComputeDAG
@@ -233,8 +235,10 @@ def _shared(
     known = _measured_programs(plan, {key: first[key] for key in keys if key in measured})
     items = [(tasks[key], first[key], known.get(key)) for key in keys]
     find = partial(_options, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error)
+    names = [_options_key(item, plan) for item in items]
     with plan.progress("sharing weights among variants") as tell:
-        options = dict(zip(keys, parallel_map(find, items, tell), strict=True))
+        found = cached_map(find, items, names, plan.store, _encode, _decode, tell)
+    options = dict(zip(keys, found, strict=True))
     picked = prefer_shared(weights, options)
     changed = {key: o for key, o in picked.items() if o.steps != first[key].steps}
     if changed:
@@ -246,8 +250,32 @@ def _shared(
     return {key: option.steps for key, option in changed.items()}
 
 
+_Item: TypeAlias = tuple[ComputeDAG, Timed, list[Timed] | None]
+"""A task, its choice otherwise, and its measured programs where it was measured."""
+
+
+def _options_key(item: _Item, plan: CompilePlan) -> str:
+    """A digest of all that `_options` depends on."""
+    dag, first, others = item
+    task = candidate_key(dag, plan.target, plan.n_threads, plan.max_error)
+    known = [f"{steps_text(t.steps)} {t.latency_s!r}" for t in (first, *(others or ()))]
+    return key_of("options", task, str(others is not None), *known)
+
+
+def _encode(options: list[Option]) -> bytes:
+    return json.dumps([[steps_to_json(o.steps), o.latency_s, o.forms] for o in options]).encode()
+
+
+def _decode(content: bytes) -> list[Option]:
+    """Inverse of `_encode`. Raises ValueError for anything else."""
+    try:
+        return [Option(steps_from_json(s), latency_s, f) for s, latency_s, f in json.loads(content)]
+    except (LogMismatch, TypeError) as error:
+        raise ValueError("no options") from error
+
+
 def _options(
-    item: tuple[ComputeDAG, Timed, list[Timed] | None],
+    item: _Item,
     target: Target,
     n_threads: int,
     max_error: float,
