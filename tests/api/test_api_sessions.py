@@ -317,7 +317,7 @@ def test_a_model_with_a_state_is_tuned(tmp_path: Path) -> None:
     path, log = tmp_path / "decoder.onnx", tmp_path / "log.jsonl"
     onnx.save(MODEL, path)
     told = {"capacity": CAPACITY, "chunks": (4, 1), "cache_type": "bf16"}
-    autotune.tune(path, log, trials=32, threads=1, show="nothing", compare=False, **told)
+    autotune.tune(path, log, trials=8, threads=1, show="nothing", compare=False, **told)
     found = read_log(log)
     assert found.header.state == {**told, "chunks": [4, 1]}
     assert any(r.result.ok for r in found.records)

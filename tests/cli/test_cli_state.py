@@ -11,7 +11,7 @@ import pytest
 
 import autotune
 from tests.decoders import WIDTH, merged
-from tests.forking import in_process
+from tests.forking import Cli
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +23,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_length_that_is_missing_is_named(folder: Path) -> None:
-    done = in_process("compile", folder, "--chunks", "1")
+def test_a_length_that_is_missing_is_named(cli: Cli, folder: Path) -> None:
+    done = cli("compile", folder, "--chunks", "1")
     assert (done.code, done.out) == (2, "")
     assert "error: dimensions of the inputs have no value: encoder (" in done.err
     assert "--dim encoder=" in done.err
 
 
-def test_a_folder_becomes_a_decoder_and_a_library(folder: Path) -> None:
+def test_a_folder_becomes_a_decoder_and_a_library(cli: Cli, folder: Path) -> None:
     path = folder / "decoder.atn"
     told = ("--chunks", "1", "--dim", "encoder=6", "--threads", "1", "-o", path)
-    done = in_process("compile", folder, *told)
+    done = cli("compile", folder, *told)
     assert done.code == 0, done.err
     assert "decoder.onnx with a state of 12 places" in done.err
     assert "outputs agree with ONNX Runtime on 1 behind 0" in done.err
@@ -41,7 +41,7 @@ def test_a_folder_becomes_a_decoder_and_a_library(folder: Path) -> None:
     states = np.random.default_rng(0).normal(size=(1, 6, WIDTH)).astype(np.float32)
     session.begin(encoder_hidden_states=states, encoder_attention_mask=np.ones((1, 6), int))
     assert len(list(session.generate([[3, 1, 4]]))) == 12 - 3 + 1
-    done = in_process("export", path, "-o", folder / "library")
+    done = cli("export", path, "-o", folder / "library")
     if "--cc" in done.err and done.code:
         pytest.skip("no compiler of C is here")
     assert done.code == 0, done.err

@@ -32,7 +32,7 @@ from autotune.measure.program_device import program_device
 from autotune.measure.protocols import Device
 from autotune.records import read_log
 from autotune.result import MeasureStatus
-from tests.forking import Cli, in_process
+from tests.forking import Cli
 from tests.fuzz.farm import ARM, HERE, Farm, emulator, farm, problems_of, until
 
 pytest.importorskip("distributed")
@@ -234,11 +234,11 @@ def test_a_worker_serves_one_machine(cli: Cli) -> None:
 
 
 def test_a_killed_session_goes_on_and_leaves_the_workers_clean(
-    two_here: Farm, tmp_path: Path
+    cli: Cli, two_here: Farm, tmp_path: Path
 ) -> None:
     log = tmp_path / "log.jsonl"
     source = ("tune", f"{two_here.workload}:task", "--args", "64,64,64", "--log", str(log))
-    session = two_here.tune(*source, "--runner", two_here.address, "--trials", "96")
+    session = two_here.tune(*source, "--runner", two_here.address, "--trials", "48")
     until(lambda: _n_records(log) > 8, "there are records")
     session.kill()
     session.wait()
@@ -246,7 +246,7 @@ def test_a_killed_session_goes_on_and_leaves_the_workers_clean(
     session = two_here.tune("resume", str(log))
     assert session.wait(120) == 0, (two_here.folder / "session.txt").read_text()
     found = read_log(log)
-    assert sum(not r.final for r in found.records) == 96
+    assert sum(not r.final for r in found.records) == 48
     assert problems_of(found, told + two_here.told()) == []
     assert {r.result.device for r in found.records} <= {"one", "two"}  # one may come back late
     other = log.with_name("elsewhere.jsonl")
@@ -254,7 +254,7 @@ def test_a_killed_session_goes_on_and_leaves_the_workers_clean(
     data = json.loads(header)
     data["target"]["l2_bytes"] += 1
     other.write_text("\n".join([json.dumps(data), rest[0]]) + "\n")
-    done = in_process("resume", other)
+    done = cli("resume", other)
     assert done.code == 4
     assert "no device of dask://" in done.err
 
@@ -270,7 +270,7 @@ def test_a_session_outlives_a_scheduler_that_is_away_for_a_while(
 ) -> None:
     log = tmp_path / "log.jsonl"
     source = ("tune", f"{watched.workload}:task", "--args", "64,64,96", "--log", str(log))
-    session = watched.tune(*source, "--runner", watched.address, "--trials", "64")
+    session = watched.tune(*source, "--runner", watched.address, "--trials", "48")
     until(lambda: _n_records(log) > 8, "there are records")
     watched.scheduler.kill()
     watched.scheduler.wait()
@@ -279,7 +279,7 @@ def test_a_session_outlives_a_scheduler_that_is_away_for_a_while(
     watched.scheduler = watched.start_scheduler()
     assert session.wait(180) == 0, (watched.folder / "session.txt").read_text()
     found = read_log(log)
-    assert sum(not r.final for r in found.records) == 64
+    assert sum(not r.final for r in found.records) == 48
     assert problems_of(found, watched.told()) == []
 
 
@@ -310,28 +310,28 @@ def test_an_interrupted_session_ends_at_once_and_says_how_to_go_on(
 
 @pytest.mark.skipif(emulator() is None, reason="qemu-aarch64-static is not installed")
 def test_two_kinds_of_devices_are_tuned_for_in_one_log(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    cli: Cli, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     log = tmp_path / "log.jsonl"
     with farm(tmp_path_factory.mktemp("farm"), here=HERE, arm=ARM) as found:
         source = ("tune", f"{found.workload}:task", "--args", "16,16,16", "--log", str(log))
-        session = found.tune(*source, "--runner", found.address, "--trials", "16")
+        session = found.tune(*source, "--runner", found.address, "--trials", "8")
         assert session.wait(300) == 0, (found.folder / "session.txt").read_text()
         kept, told = read_log(log), found.told()
     assert problems_of(kept, told) == []
     assert len(kept.targets) == 2
-    assert {k: n for k, n in told.items() if k} == dict.fromkeys(kept.targets, 16)
+    assert {k: n for k, n in told.items() if k} == dict.fromkeys(kept.targets, 8)
     by_device = Counter((r.result.device, r.target_key) for r in kept.records)
     assert {device for device, _ in by_device} == {"here", "arm"}
     arm = next(key for device, key in by_device if device == "arm")
     best = tmp_path / "best.jsonl"
-    assert in_process("distill", log, "-o", best).code == 0
+    assert cli("distill", log, "-o", best).code == 0
     assert len(read_log(best).records) == 2
-    done = in_process("compile", "--log", best, "--target", arm, "-o", tmp_path / "arm.atn")
+    done = cli("compile", "--log", best, "--target", arm, "-o", tmp_path / "arm.atn")
     assert done.code == 0, done.err
-    done = in_process("explain", best, "--task", "0", "--target", arm)
+    done = cli("explain", best, "--task", "0", "--target", arm)
     assert arm in done.out
-    done = in_process("explain", best, "--task", "0")
+    done = cli("explain", best, "--task", "0")
     assert arm not in done.out
 
 
