@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("values", "one"),
         help="of a test with parameters, as many cases as have every value once, or one case",
     )
+
+
+def pytest_collection_finish() -> None:
+    """What is there when tests begin stays: no collection of garbage looks at it again."""
+    gc.freeze()
 
 
 _TAKEN_FOR = pytest.StashKey[pytest.MonkeyPatch]()

@@ -148,9 +148,12 @@ def both_choices(network: Network) -> tuple[Network, Network]:
 
 def error_against_onnxruntime(path: Path, original: ModelProto | None = None) -> float:
     """Largest absolute difference over the largest output; compares shapes and dtypes too."""
-    network = build_network(path)
+    return _error_of(build_network(path), original or prepare_model(path))
+
+
+def _error_of(network: Network, original: ModelProto) -> float:
     feeds = random_feeds(network)
-    expected = onnxruntime_outputs(original or prepare_model(path), feeds)
+    expected = onnxruntime_outputs(original, feeds)
     return max(_error(execute(n, feeds), expected) for n in both_choices(network))
 
 
@@ -182,6 +185,6 @@ def _error(results: Mapping[str, Array], expected: Mapping[str, Array]) -> float
 
 def assert_matches(proto: ModelProto, folder: Path, tolerance: float = 2e-6) -> Network:
     """Build `proto` and compare the network with onnxruntime running `proto` itself."""
-    path = save(proto, folder)
-    assert error_against_onnxruntime(path, proto) <= tolerance
-    return build_network(path)
+    network = build_network(save(proto, folder))
+    assert _error_of(network, proto) <= tolerance
+    return network
