@@ -22,19 +22,6 @@ from autotune.records import Journal, read_log, write_log
 from tests.forking import Cli, Outcome, in_process
 
 
-@pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """`here("tasks", path)` runs the command in this process, which is faster than `cli`."""
-
-    def call(*arguments: object) -> Outcome:
-        capsys.readouterr()
-        code = run([str(a) for a in arguments])
-        told = capsys.readouterr()
-        return Outcome(code, told.out, told.err)
-
-    return call
-
-
 def refused(outcome: Outcome, code: int, *texts: str) -> None:
     """One `error:` line, one `hint:` line, no traceback, nothing on stdout."""
     lines = outcome.err.strip().splitlines()

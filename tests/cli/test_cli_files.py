@@ -18,24 +18,12 @@ import onnx
 import pytest
 
 import autotune
-from autotune.cli.main import run
 from autotune.errors import LogLost
 from autotune.files import require_place
 from autotune.records import Journal, read_log
 from tests.forking import Cli, Outcome
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*arguments: object) -> Outcome:
-        capsys.readouterr()
-        code = run([str(a) for a in arguments])
-        told = capsys.readouterr()
-        return Outcome(code, told.out, told.err)
-
-    return call
 
 
 def refused(outcome: Outcome, code: int, *texts: str) -> None:

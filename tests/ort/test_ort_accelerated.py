@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from autotune.errors import UsageError
@@ -20,12 +19,9 @@ from autotune.ort import background
 from autotune.ort.accelerated import accelerated
 from autotune.ort.contest import OURS, THEIRS, Contest
 from autotune.ort.session import InferenceSession
+from tests.ort.small_models import DYNAMIC, HEAD, STATIC, rows
 
 onnxruntime = pytest.importorskip("onnxruntime")
-HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
-STATIC = f"""{HEAD}
-m (float[2,3] x, int64[1] n) => (float[2,3] y, int64[1] k) {{ y = Abs (x) k = Neg (n) }}"""
-DYNAMIC = HEAD + "m (float[batch,3] x) => (float[batch,3] y) { y = Abs (x) }"
 Session: Any = accelerated(onnxruntime)
 
 
@@ -41,20 +37,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     background._background_of.cache_clear()
     yield
     background._background_of.cache_clear()
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Callable[[str], Path]:
-    def save(text: str) -> Path:
-        path = tmp_path / "model.onnx"
-        onnx.save(onnx.parser.parse_model(text), path)
-        return path
-
-    return save
-
-
-def rows(n: int) -> NDArray[np.float32]:
-    return -np.arange(3 * n, dtype=np.float32).reshape(n, 3)
 
 
 def waited(session: Any, call: Callable[[], object]) -> Any:

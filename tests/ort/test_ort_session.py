@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 
 import autotune
 from autotune import threads as counting
@@ -34,12 +33,9 @@ from autotune.ort import alone as ort
 from autotune.ort import waits
 from autotune.records import Log, read_log, write_log
 from autotune.topology import Topology
+from tests.ort.small_models import DYNAMIC, HEAD, STATIC, rows
 
 EXAMPLE = Path(__file__).parents[2] / "examples/drop_in.py"
-HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
-STATIC = f"""{HEAD}
-m (float[2,3] x, int64[1] n) => (float[2,3] y, int64[1] k) {{ y = Abs (x) k = Neg (n) }}"""
-DYNAMIC = HEAD + "m (float[batch,3] x) => (float[batch,3] y) { y = Abs (x) }"
 
 
 @pytest.fixture(autouse=True)
@@ -58,20 +54,6 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(compiling, "compiled", compile_noted)
     return found
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Callable[[str], Path]:
-    def save(text: str) -> Path:
-        path = tmp_path / "model.onnx"
-        onnx.save(onnx.parser.parse_model(text), path)
-        return path
-
-    return save
-
-
-def rows(n: int) -> NDArray[np.float32]:
-    return -np.arange(3 * n, dtype=np.float32).reshape(n, 3)
 
 
 def session_of(model: Path | bytes, **options: Any) -> ort.InferenceSession:
