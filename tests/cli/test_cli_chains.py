@@ -61,7 +61,7 @@ def test_the_faster_measured_alternative_is_compiled(
     cli: Cli, separable: Path, tmp_path: Path
 ) -> None:
     log_path, out = tmp_path / "log.jsonl", tmp_path / "m.atn"
-    options = ("--trials", 12, "--threads", 1, "--preset", "ci")
+    options = ("--trials", 32, "--threads", 1, "--preset", "ci")
     done = cli("tune", separable, "--log", log_path, *options)
     assert done.code == 0, done.err
     network, log = build_network(separable), read_log(log_path)
