@@ -35,7 +35,7 @@ def session_of(
     return model_of(made.artifact).session()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "chunks", "cache_type"),
     [
