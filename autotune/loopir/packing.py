@@ -5,12 +5,20 @@ This is Ansor's layout rewrite, made general.
 For every load `w[f(loops)]` of a constant that the schedule packs, the loops that occur in `f`,
 outermost first, become the dimensions of a new constant `w.packed`: it is read strictly in order,
 overlapping tiles repeat the elements they share, and no index arithmetic is left.
+
+A constant in blocks (`Pack.block`) is stored alike whatever the loops, so that programs of other
+tiles share it, and one that reads rows which data tell:
+
+    w[k, n]  ->  w.packed[n / 16, k, n mod 16]
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from math import gcd
 
+from autotune.errors import ScheduleError
 from autotune.loopir.arguments import with_arguments
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import (
@@ -26,9 +34,21 @@ from autotune.loopir.nodes import (
     Stmt,
     Store,
 )
-from autotune.loopir.visitor import body_loads, rewrite_exprs
-from autotune.te.arith import bounds
-from autotune.te.expr import Axis, Expr, Load, Tensor, Var, idx, loads, substitute, variables
+from autotune.loopir.visitor import body_loads, rewrite_exprs, statements
+from autotune.te.arith import bounds, linear, simplify
+from autotune.te.expr import (
+    Axis,
+    Expr,
+    Load,
+    Tensor,
+    Var,
+    floordiv,
+    idx,
+    loads,
+    mod,
+    substitute,
+    variables,
+)
 from autotune.te.strides import dense
 
 Loops = tuple[tuple[str, int], ...]
@@ -36,7 +56,9 @@ Loops = tuple[tuple[str, int], ...]
 
 def pack_constants(program: Program, lowering: Lowering) -> Program:
     """Apply the `pack` steps of all stages; constants that no kernel reads are dropped."""
-    packer = _Packer({name for s in lowering.state.stages.values() for name in s.packs})
+    stages = lowering.state.stages.values()
+    blocks = {name: n for s in stages for name, n in s.blocks}
+    packer = _Packer({name: blocks.get(name, 0) for s in stages for name in s.packs})
     kernels = tuple(packer.kernel(k) for k in program.kernels)
     packed = [Buffer(p.packed, "constant", dense(p.packed.shape)) for p in packer.packings]
     used = {x.tensor.name for k in kernels for x in body_loads(k.body)}
@@ -46,15 +68,18 @@ def pack_constants(program: Program, lowering: Lowering) -> Program:
 
 
 class _Packer:
-    """Collects one packing per constant and reading order."""
+    """Collects one packing per constant and reading order; `wanted`: constants and their blocks."""
 
-    def __init__(self, wanted: set[str]) -> None:
+    def __init__(self, wanted: Mapping[str, int]) -> None:
         self.wanted = wanted
         self.packings: list[Packing] = []
+        self.lanes: set[str] = set()
 
     def kernel(self, kernel: Kernel) -> Kernel:
         if not self.wanted:
             return kernel
+        loops = (s for s in statements(kernel.body) if isinstance(s, For))
+        self.lanes = {loop.var for loop in loops if loop.kind == "vectorize"}
         return replace(kernel, body=self._body(kernel.body, (), kernel.extent))
 
     def _body(self, body: Body, loops: Loops, extent: int) -> Body:
@@ -85,6 +110,8 @@ class _Packer:
     def _load(self, e: Expr, loops: Loops) -> Expr | None:
         if not isinstance(e, Load) or e.tensor.name not in self.wanted:
             return None
+        if self.wanted[e.tensor.name]:
+            return self._in_blocks(e, loops, self.wanted[e.tensor.name])
         if any(map(loads, e.indices)):
             return None  # the reading order depends on data
         used = {v for i in e.indices for v in variables(i)}
@@ -94,6 +121,28 @@ class _Packer:
         indices = tuple(substitute(i, dict(names)) for i in e.indices)
         packing = self._packing(e.tensor, axes, indices)
         return Load(packing.packed, tuple(Var(n) for n, _ in dims) or (idx(0),))
+
+    def _in_blocks(self, e: Load, loops: Loops, n: int) -> Load:
+        """`e` from blocks of `n` elements of the last dimension."""
+        ranges = {name: (0, extent - 1) for name, extent in loops}
+        *outer, last = e.indices
+        lanes = self.lanes & {v for i in e.indices for v in variables(i)}
+        unit = gcd(n, *(extent for name, extent in loops if name in lanes)) if lanes else 1
+        unit_number, place = (simplify(f(last, idx(unit)), ranges) for f in (floordiv, mod))
+        block, first = (simplify(f(unit_number, idx(n // unit)), ranges) for f in (floordiv, mod))
+        at = (block, *outer, simplify(first * unit + place, ranges))
+        is_known = not any(map(loads, e.indices))
+        if is_known and any(linear(at[-1]).coefficient(lane) != 1 for lane in lanes):
+            raise ScheduleError(
+                f"vectors along {e.tensor.name} are not within blocks of {n}",
+                "pack it in the order of the loops",
+            )
+        *extents, size = e.tensor.shape
+        shape = (-(-size // n), *extents, n)
+        axes = tuple(Axis(f"i{k}", extent) for k, extent in enumerate(shape))
+        number, *others, within = (a.var for a in axes)
+        packing = self._packing(e.tensor, axes, (*others, number * n + within))
+        return Load(packing.packed, at)
 
     def _packing(
         self, source: Tensor, axes: tuple[Axis, ...], indices: tuple[Expr, ...]

@@ -16,13 +16,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from autotune.dtypes import dtype_bytes
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLine, Program, Stmt
 from autotune.loopir.visitor import body_loads, loop_extents, statements
 from autotune.pages import CACHE_LINE
 from autotune.schedule.steps import NEXT_PANEL
+from autotune.te.arith import offset
 from autotune.te.expr import Expr, Load, Var, add, floordiv, idx, mul, substitute, variables
+from autotune.te.strides import dense
 
 Loops = tuple[tuple[str, int], ...]
 _MAX_SHARERS = 64
@@ -97,10 +101,25 @@ def _lines(body: Body, ahead: dict[str, int], loops: Loops) -> list[Stmt]:
             out += _next_panel(load, tile, loops)
         elif distance:
             first = _at_zero(load, tile)
-            n_bytes = _bytes_per_step(load, tile)
-            offsets = range(distance, distance + n_bytes, CACHE_LINE)
+            offsets = _ahead(load, tile, distance)
             out += [PrefetchLine(load.tensor, first, idx(o)) for o in offsets]
     return out
+
+
+def _ahead(load: Load, tile: dict[str, int], distance: int) -> list[int]:
+    """Bytes from the first element of a step to the lines that are read `distance` bytes later.
+
+    Several runs of lines, those of blocks, have a share of the distance each.
+    """
+    form = offset(load.indices, dense(load.tensor.shape))
+    places = np.zeros(1, np.int64)
+    for var, extent in tile.items():
+        steps = form.coefficient(var) * np.arange(extent)
+        places = np.unique(places[:, None] + steps)
+    lines = np.unique(places * dtype_bytes(load.tensor.dtype) // CACHE_LINE)
+    n_runs = 1 + int((np.diff(lines) > 1).sum())
+    share = -(-distance // n_runs)
+    return [line * CACHE_LINE + share for line in lines.tolist()]
 
 
 def _next_panel(load: Load, tile: dict[str, int], loops: Loops) -> list[Stmt]:

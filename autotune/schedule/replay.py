@@ -298,6 +298,7 @@ def _compute_at(state: State, step: ComputeAt, _: Holes) -> State:
         fresh(stage.op, needed),
         attach=Attach(step.target, step.iter),
         packs=stage.packs,
+        blocks=stage.blocks,
         scope=stage.scope,
     )
     return _with(state, placed)
@@ -382,7 +383,9 @@ def _pack(state: State, step: Pack, _: Holes) -> State:
     stage = state[step.stage]
     if not any(p.name == step.tensor and p.constant for p in state.dag.placeholders):
         raise ScheduleError(f"{step.tensor} is not a constant and cannot be packed")
-    return _with(state, replace(stage, packs=(*stage.packs, step.tensor)))
+    blocks = ((step.tensor, step.block),) if step.block else ()
+    packs = (*stage.packs, step.tensor)
+    return _with(state, replace(stage, packs=packs, blocks=(*stage.blocks, *blocks)))
 
 
 def _prefetch(state: State, step: Prefetch, holes: Holes) -> State:

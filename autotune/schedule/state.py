@@ -84,6 +84,7 @@ class Stage:
 
     `axis_extents`: extents of the operation's own axes, spatial then reduce; smaller than the
     tensor's for an attached stage. `n_parallel`: how many outermost loops form the parallel range.
+    `blocks`: of those of `packs` that are stored so (see `Pack`).
     `scope`: "shared" for results in the memory of a block of a GPU's threads.
     """
 
@@ -95,6 +96,7 @@ class Stage:
     attach: Attach | None = None
     n_parallel: int = 0
     packs: tuple[str, ...] = ()
+    blocks: tuple[tuple[str, int], ...] = ()
     prefetches: tuple[tuple[str, Extent], ...] = ()
     scope: str = ""
 

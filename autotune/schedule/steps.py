@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codec import LEFT_OUT, Misfit, coded, tagged
+from autotune.codec import LEFT_OUT, Misfit, coded, tagged, within
 from autotune.errors import LogMismatch
 
 
@@ -263,10 +263,15 @@ class NarrowProducts:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Store constant `tensor` in the order in which the loops of `stage` read it."""
+    """Store constant `tensor` in the order in which the loops of `stage` read it.
+
+    `block`: in an order that all programs can share instead, blocks of so many neighbours of the
+    last dimension, one block after another: (k, n) -> (n/block, k, block).
+    """
 
     tensor: str
     stage: str
+    block: Annotated[int, within(0), LEFT_OUT] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,48 @@ def test_rows_of_tables(
     assert stored == q.size * bits // 8 or axis == len(shape) - 1
 
 
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_tied_table_is_there_once(
+    rng: np.random.Generator, level: int, zeros: bool, tmp_path: Path
+) -> None:
+    n, k, block = 2048, 96, 32
+    q, z = (rng.integers(0, 16, (n, m)) for m in (k, k // block))
+    constants = {"q": table(q, "uint8", 4), "s": positive(rng, n, k // block)}
+    if zeros:
+        padded = np.concatenate([z, np.zeros((n, 1), int)], axis=1)
+        constants["z"] = table(padded, "uint8", 4)
+    weights = constants | {"b": constants["q"].reshape(n, k // block, block // 2)}
+    weights["m"] = positive(rng, k)
+    more = ["z"] if zeros else []
+    attrs = {"block_size": block, "bits": 4}
+    look = {"gather_axis": 0, "quantize_axis": 1, **attrs}
+    product = {"N": n, "K": k, "accuracy_level": level, **attrs}
+    nodes = [
+        helper.make_node(op, names, [made], made, domain="com.microsoft", **own)
+        for op, names, made, own in (
+            ("GatherBlockQuantized", ["q", "x", "s", *more], "rows", look),
+            ("MatMulNBits", ["data", "b", "s", *more], "y", product),
+        )
+    ]
+    nodes.insert(1, helper.make_node("Mul", ["rows", "m"], ["data"]))  # data in bytes without ties
+    x = np.array([[0, 1, n - 1, -5, 77]])
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 7, x.shape)],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(a, name) for name, a in weights.items()],
+    )
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    network = assert_same(proto, x, tmp_path)
+    arrays = [a for call in network.calls for a in call.constants.values()]
+    first, *others = [a for a in arrays if a.nbytes >= q.size // 2]
+    assert others
+    assert all(np.shares_memory(first, a) for a in others)
+
+
 def table(q: Array, kind: str, bits: int) -> Array:
     """Integers as an operand holds them: two of 4 bits in a byte, or of a type of their own."""
     if kind != "uint8":

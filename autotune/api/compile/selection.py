@@ -24,11 +24,16 @@ from autotune.measure.cached_map import cached_map
 from autotune.measure.parallel_map import OnProgress
 from autotune.network.artifact.artifact import Tuned
 from autotune.network.compile.sharing import (
+    BLOCKS,
     SHARING_COSTS,
     Option,
+    SharedWeights,
+    cost_in_blocks,
     forms,
+    in_blocks,
     prefer_shared,
     shared_weights,
+    width,
 )
 from autotune.network.compile.variants import tasks_of
 from autotune.records import Header, Log, MeasureRecord, best_for, ranked_records
@@ -180,10 +185,10 @@ def choose(
     kept = [chosen(network, latency_s, guess) for network in networks]
     used = tasks_of(kept)
     n_tasks = len(tasks)
-    if len(kept) > 1:
+    if weights := shared_weights(kept):
         first = {k: Timed(r.steps, latency_s[k]) for k, r in best.items()}
         first |= {k: Timed(d.steps, guess[k]) for k, d in defaults.items() if k not in best}
-        steps |= _shared(kept, plan, {key: first[key] for key in used}, set(best))
+        steps |= _shared(kept, weights, plan, {key: first[key] for key in used}, set(best))
     missing = [key for key in tasks if key not in best]
     n_carried = len(plan.carried.intersection(missing))
     if n_carried:
@@ -208,6 +213,8 @@ def drafted(plan: CompilePlan, tasks: Mapping[str, ComputeDAG]) -> dict[str, Can
 
 _N_ALTERNATIVES = 96
 """Programs of a task that are looked through for one that packs its weights as others do."""
+_N_IN_BLOCKS = 8
+"""The fastest of them, which are tried with weights in blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,16 +227,16 @@ class Timed:
 
 def _shared(
     networks: Sequence[Network],
+    weights: Sequence[SharedWeights],
     plan: CompilePlan,
     first: Mapping[str, Timed],
     measured: set[str],
 ) -> dict[str, Steps]:
-    """Schedules of tasks that read the same weights, in one order where that costs little.
+    """Schedules of tasks that read the same `weights`, in one order where that costs little.
 
     `first`: the choice otherwise. Others are those in the log for `measured` tasks, and
     equally fast ones by the cost model for the rest.
     """
-    weights = shared_weights(networks)
     keys = sorted({key for weight in weights for key, _ in weight.users})
     tasks = tasks_of(networks)
     known = _measured_programs(plan, {key: first[key] for key in keys if key in measured})
@@ -289,12 +296,46 @@ def _options(
         others = [Timed(c.steps, c.predicted_s or math.inf) for c in found]
     known: dict[object, str] = {}
     options: dict[tuple[tuple[str, str], ...], Option] = {}
-    for timed in [first, *sorted(others, key=lambda t: t.latency_s)]:
-        with suppress(ScheduleError):
-            packed = forms(dag, timed.steps, known)
-            option = Option(timed.steps, timed.latency_s, packed)
-            options.setdefault(tuple(sorted(packed.items())), option)
+    ordered = [first, *sorted(others, key=lambda t: t.latency_s)]
+    for timed in ordered:
+        _add(options, dag, timed, known)
+    _add_in_blocks(options, dag, ordered[:_N_IN_BLOCKS], known)
     return list(options.values())
+
+
+def _add_in_blocks(
+    options: dict[tuple[tuple[str, str], ...], Option],
+    dag: ComputeDAG,
+    programs: Sequence[Timed],
+    known: dict[object, str],
+) -> None:
+    """Options with weights in blocks of each size, by the program that likes it best."""
+    widths: dict[Timed, int] = {}
+    for timed in programs:
+        with suppress(ScheduleError):
+            widths[timed] = width(dag, timed.steps)
+    for block in BLOCKS:
+        for timed in sorted(widths, key=lambda t: widths[t] != block):
+            cost = 1.0 if widths[timed] == block else cost_in_blocks(dag)
+            with suppress(ScheduleError):
+                blocked = in_blocks(dag, timed.steps, block)
+                if _add(options, dag, Timed(blocked, cost * timed.latency_s), known):
+                    break
+
+
+def _add(
+    options: dict[tuple[tuple[str, str], ...], Option],
+    dag: ComputeDAG,
+    timed: Timed,
+    known: dict[object, str],
+) -> bool:
+    """Make a program one of the options, unless one has its orders; whether it is a program."""
+    with suppress(ScheduleError):
+        packed = forms(dag, timed.steps, known)
+        option = Option(timed.steps, timed.latency_s, packed)
+        options.setdefault(tuple(sorted(packed.items())), option)
+        return True
+    return False
 
 
 def _measured_programs(plan: CompilePlan, first: Mapping[str, Timed]) -> dict[str, list[Timed]]:

@@ -326,9 +326,13 @@ class StageSchedule:
         """Rewrite a sum of float32 products by 3 or 6 products of bfloat16 parts each."""
         self._take(NarrowProducts(self.name, n_products))
 
-    def pack(self, tensor: str) -> StageSchedule:
-        """Store constant `tensor` in the order in which this stage reads it."""
-        return self._take(Pack(tensor, self.name))
+    def pack(self, tensor: str, block: int = 0) -> StageSchedule:
+        """Store constant `tensor` in the order in which this stage reads it.
+
+        `block`: in blocks of so many neighbours of the last dimension instead, one block after
+        another, whatever the loops are.
+        """
+        return self._take(Pack(tensor, self.name, block))
 
     def prefetch(self, tensor: str, distance: int | str) -> StageSchedule:
         """Prefetch packed `tensor` so many bytes ahead; "next": the next weight panel."""

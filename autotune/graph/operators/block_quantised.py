@@ -42,6 +42,7 @@ from autotune.te.expr import (
     Const,
     Expr,
     Tensor,
+    binary,
     cast,
     idx,
     select,
@@ -53,7 +54,7 @@ LEVEL_OF_BYTES = 4
 """The `accuracy_level` that permits to round the data to bytes."""
 _LEAST_BLOCK = 64
 """Bits of a block whose data are."""
-_NIBBLE = Const(16, "int32")
+_NIBBLE, _LOWER = Const(16, "int32"), Const(15, "int32")
 
 
 def _n_bits(rw: Rewriter) -> None:
@@ -208,6 +209,21 @@ def _define_gather(scope: Scope, node: Node, operands: Operands, shape: Shape) -
     return scope.compute("gather", axes or POINT, real)
 
 
+def _define_gather_words(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[i…, g, w, n] = (weight n of words[w, g, index[i…]] - zero) · scale of its row and block."""
+    words, index, scale = (tensor(operands, n) for n in range(3))
+    axes = axes_of(shape)
+    *rows, group, word, n = (x.var for x in axes)
+    row = chosen(index[tuple(rows) or (idx(0),)], words.shape[2])
+    block = ((group * words.shape[0] + word) * 8 + n) // node.attrs["block"]
+    first = (n % 4) * 8 + n // 4 * 4  # see `places_in_word`
+    value = binary("bitand", binary("shr", words[word, group, row], cast("int32", first)), _LOWER)
+    zeros = optional(operands, 3)
+    zero = Const(node.attrs["zero"], "int32") if zeros is None else zeros[row, block]
+    real = cast("float32", value - cast("int32", zero)) * scale[row, block]
+    return scope.compute("gather", axes, real)
+
+
 def _gather(rw: Rewriter) -> None:
     """Constant integers, packed where they have 4 bits, with their scales and zero points."""
     q, scale, zeros = _constants(rw, 0, 2, 3)
@@ -282,6 +298,12 @@ OPERATORS: Mapping[str, Operator] = {
     ),
     "GatherBlocks": Operator(
         define=_define_gather,
+        roles=("table", "index", "scale", "zero"),
+        factors=Factors(weight_input=0),
+        indexed=extents_along,
+    ),
+    "GatherWords": Operator(
+        define=_define_gather_words,
         roles=("table", "index", "scale", "zero"),
         factors=Factors(weight_input=0),
         indexed=extents_along,

@@ -6,10 +6,9 @@
     y[…, n] = Σ over blocks: scale[n]·(m/127)·(Σ a'[…, k]·q[k, n] - zero[n]·Σ a'[…, k])
 
 a' = round(a·127/m), halves to even, are four bytes in an int32, the first one lowest. `q` is int32
-words: byte t of one holds rows t, t + 4, … of as many as fit, the first one in its lowest bits; of
-4 bits it is (k/8, n), of 2 (k/16, n), of 8 (k/4, n). A sum within a block is one of integers,
-exact, and blocks are added up in float32. A zero point that all weights share is where a sum
-begins.
+words (see `places_in_word`), those at the same place of all sums one behind another. A sum within a
+block is one of integers, exact, and blocks are added up in float32. A zero point that all weights
+share is where a sum begins.
 
 Sources: `accuracy_level` in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 ("input A can be quantized with the same block_size to int8"). The rounding is that of ONNX Runtime.
@@ -22,7 +21,7 @@ from math import gcd
 
 import numpy as np
 
-from autotune.graph.ir import Node, Shape
+from autotune.graph.ir import Array, Node, Shape
 from autotune.graph.operators.definition import (
     Factors,
     Operands,
@@ -77,12 +76,10 @@ def block_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = ""
     times = -int(zero.flat[0]) if is_shared else 1
     n_words, shape = n_terms // _IN_WORD, (*rows, k // n_terms)
     sums = rw("SumBytes", words, n_words=n_words, times=times, shape=shape)
-    in_word = range(n_in_word(weights.bits))
-    places = [8 * (n % _IN_WORD) + weights.bits * (n // _IN_WORD) for n in in_word]
     rw.result(
         "BlockMatMul",
         words,
-        rw.array(in_words(weights.q, places)),
+        rw.array(_in_groups(weights)),
         rw.array(np.ascontiguousarray(weights.scale / _LARGEST, np.float32)),
         largest,
         sums,
@@ -96,6 +93,16 @@ def block_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = ""
 def _n_terms(block: int) -> int:
     """Rows of one block that are summed as integers."""
     return gcd(block, _MOST_TERMS)
+
+
+def _in_groups(weights: SmallWeights) -> Array:
+    """The words (words of a sum, sums, n): each load of the sum has a panel that it reads through.
+
+    Hardware prefetches lines that a load reads one behind another.
+    """
+    words, n_words = in_words(weights.q, weights.bits), _n_terms(weights.block)
+    groups = words.reshape(-1, n_words // n_in_word(weights.bits), words.shape[-1])
+    return np.ascontiguousarray(groups.transpose(1, 0, 2))
 
 
 # --- definitions ------------------------------------------------------------------------------
@@ -149,7 +156,7 @@ def _define_product(scope: Scope, node: Node, operands: Operands, shape: Shape) 
     total: Expr = Const(0, "int32") if zero is not None else sums[(*rows, group)]
     for n in range(n_terms // _IN_WORD):
         at, place = divmod(n * _IN_WORD, in_word)
-        weights = q[group * (n_terms // in_word) + at, column]
+        weights = q[at, group, column]
         word = words[(*rows, group * (n_terms // _IN_WORD) + n)]
         total = total + binary("bytedot", _of_word(weights, bits, place), word)
     real = cast("float32", total)

@@ -7,11 +7,11 @@
     y[…, n] = Σ scale[k/block, n]·(Σ a[…, k]·value(q[k, n]) - zero[k/block, n]·Σ a[…, k])
 
 The inner sums are over a few k of one block, so that a weight costs its product and no scaling.
-`q` is uint8 or int8 of shape (k, n), or with 2 or 4 bits int32 words of 16 or 8 neighbours along
-k, the first one in the lowest bits. Those are widened by no conversion: bits within the fraction of
-a float whose exponent makes them whole numbers, 2^e + q, less 2^e. Other values of 4 bits, and
-blocks that are no multiple of a word, are uint8 of (k/2, n), the even k in the lower half, and are
-looked up in a table of 16 floats.
+`q` is uint8 or int8 of shape (k, n), or with 2 or 4 bits int32 words (1, k/16 or k/8, n) of
+neighbours along k (see `places_in_word`). Those are widened by no conversion: bits within the
+fraction of a float whose exponent makes them whole numbers, 2^e + q, less 2^e. Other values of 4
+bits, and blocks that are no multiple of a word, are uint8 of (k/2, n), the even k in the lower
+half, and are looked up in a table of 16 floats.
 Weights of float8 are int8 of their bits, which are moved to the places that a float32 has for them.
 A zero point that all weights share is part of the values; others are multiplied by sums of the
 data, which a node of its own computes once.
@@ -19,7 +19,7 @@ data, which a node of its own computes once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd, log2
@@ -54,6 +54,7 @@ from autotune.te.expr import (
     cast,
     f32,
     floordiv,
+    idx,
     mod,
     select,
 )
@@ -78,7 +79,7 @@ def _define(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
     first = b * block + j * n_terms
     rows, column = [x.var for x in axes[:-1]], axes[-1].var
     if tensor(operands, 1).dtype == "int32":
-        word = tensor(operands, 1)[first // n_in_word(bits), column]
+        word = tensor(operands, 1)[idx(0), first // n_in_word(bits), column]
         weights = [_of_word(word, n, bits, node.attrs["zero"]) for n in range(n_terms)]
     elif kind := SMALL_TYPES.get(node.attrs["small_type"]):
         q = tensor(operands, 1)
@@ -124,9 +125,17 @@ def n_in_word(bits: int) -> int:
     return 32 // bits
 
 
+def places_in_word(bits: int) -> list[int]:
+    """The first bit of each weight in a word: byte t holds the weights t, t + 4, …
+
+    So one mask yields four of them as bytes.
+    """
+    return [8 * (n % 4) + bits * (n // 4) for n in range(n_in_word(bits))]
+
+
 def _of_word(word: Expr, n: int, bits: int, zero: int) -> Expr:
     """Weight `n` of a word, less `zero`; exact."""
-    at = bits * n
+    at = places_in_word(bits)[n]
     if at + bits > _FRACTION:
         word, at = binary("shr", word, Const(12, "int32")), at - 12
     exponent = _FRACTION - at
@@ -210,7 +219,7 @@ def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None, int]:
         around = int(float(shared)) if shared is not None and is_whole else 1 << (w.bits - 1)
         rest = None if is_whole else _small(w.zero - around)
         if w.block % n_in_word(w.bits) == 0:
-            return in_words(w.q, range(0, 32, w.bits)), None, rest, around
+            return in_words(w.q, w.bits)[None], None, rest, around
         values = (np.arange(_N_VALUES) - around).astype(np.float32)
         return _packed(w.q), values, rest, around
     moved = None if shared is None else w.q - shared
@@ -219,9 +228,9 @@ def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None, int]:
     return w.q, None, _small(w.zero), 0
 
 
-def in_words(q: Array, places: Sequence[int]) -> Array:
-    """Rows of small numbers, as many in an int32 as there are places, which are the first bits."""
-    n = len(places)
+def in_words(q: Array, bits: int) -> Array:
+    """Rows of small numbers, as many in an int32 as it holds: see `places_in_word`."""
+    n, places = n_in_word(bits), places_in_word(bits)
     total = np.zeros((q.shape[0] // n, q.shape[1]), np.uint32)
     for row, place in enumerate(places):
         total |= q[row::n].astype(np.uint32) << place

@@ -37,6 +37,7 @@ from autotune.graph.passes.rewrites import CANONICAL, RESOLVE, UNCUT
 from autotune.graph.passes.simplify import IDENTITY, RESHAPE, drop_empty_outputs
 from autotune.graph.passes.small_constants import STORE_HALF
 from autotune.graph.passes.small_types import store_small_types
+from autotune.graph.passes.tied_tables import TIED
 from autotune.graph.passes.transposes import TRANSPOSE
 from autotune.graph.rewriter import RewriteLog, Rule
 
@@ -103,6 +104,7 @@ PASSES: tuple[GraphPass, ...] = (
         (FOLD_AFFINE, MERGE_BRANCHES),
         about="Fold scales, shifts and parallel branches into the weights of products.",
     ),
+    GraphPass("tied-tables", (TIED,)),
     GraphPass("store-small-constants", (STORE_HALF,)),
     GraphPass("channels-last", channels_last, Form.STORED),
     GraphPass("merge-transposes", (TRANSPOSE, RESHAPE), Form.STORED),

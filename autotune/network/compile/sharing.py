@@ -2,11 +2,14 @@
 
     shared_weights(networks) ─► tasks that read the same weights
     forms(dag, steps) ─► the packing layout of each constant of a program, as a digest
+    in_blocks(dag, steps, block) ─► the same program, whose weights are in the order of other tiles
     prefer_shared(weights, options) ─► for every task the fastest of the options that share most
 
 Every variant of a model has programs of its own over the same weights. A weight that two of them
-pack differently is stored twice; most tasks have programs of other orders that are as fast within
-the accuracy of a measurement or of the analytical cost model.
+pack differently is stored twice; many tasks have programs of other orders that are as fast within
+the accuracy of a measurement or of the analytical cost model. The others read blocks of the last
+dimension (`Pack.block`), which is the order of a program whose register tile is as wide as a block:
+of several streams, or with gaps, where their own tile is another one.
 """
 
 from __future__ import annotations
@@ -14,23 +17,31 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.errors import ScheduleError
 from autotune.graph.network import Network
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
 from autotune.network.compile.layout import constant
-from autotune.schedule.steps import Steps
-from autotune.te.dag import ComputeDAG
+from autotune.schedule.replay import replay
+from autotune.schedule.steps import Pack, Steps
+from autotune.te.arith import linear
+from autotune.te.dag import Compute, ComputeDAG, Placeholder
 
 SHARING_COSTS = 1.03
 """A program may take so many times as long as the fastest to read a weight as another one does."""
 
+
 _SMALLEST_BYTES = 4096
 """Smaller constants are not worth a slower program."""
+
+BLOCKS = tuple(range(16, 129, 16))
+"""Neighbours in a block: cache lines of float32, as many as the tiles of most programs have."""
 
 Array = NDArray[Any]
 
@@ -57,12 +68,13 @@ class Option:
 
 def shared_weights(networks: Sequence[Network]) -> list[SharedWeights]:
     """Weights that several tasks of `unified` networks read, largest first."""
-    users: dict[int, set[tuple[str, str]]] = {}
-    sizes: dict[int, int] = {}
+    users: dict[object, set[tuple[str, str]]] = {}
+    sizes: dict[object, int] = {}
     for call in (call for network in networks for call in network.calls):
         for name, array in call.constants.items():
-            users.setdefault(id(array), set()).add((call.task, name))
-            sizes[id(array)] = array.nbytes
+            key = array.ctypes.data, array.shape  # some are views of others
+            users.setdefault(key, set()).add((call.task, name))
+            sizes[key] = array.nbytes
     found: dict[frozenset[tuple[str, str]], int] = {}
     for key, tasks in users.items():
         if len(tasks) > 1:
@@ -92,6 +104,59 @@ def forms(dag: ComputeDAG, steps: Steps, known: dict[object, str] | None = None)
         for name in [source] if source in out else out:  # derived from any of them
             out[name].append(known[key])
     return {name: " ".join(sorted(found)) for name, found in out.items()}
+
+
+def in_blocks(dag: ComputeDAG, steps: Steps, block: int) -> Steps:
+    """`steps` with all large constants of `dag` in blocks that `block` divides into such.
+
+    Raises ScheduleError where there are none, or where they cannot be read so.
+    """
+    large = [p for p in _constants(dag) if p.tensor.n_bytes >= _SMALLEST_BYTES]
+    large = [p for p in large if p.tensor.shape[-1] % block == 0]
+    if not large:
+        raise ScheduleError(f"no weights are whole blocks of {block}")
+    stages = replay(dag, steps).stages.values()
+    readers = {load.tensor.name: stage.name for stage in stages for load in stage.op.reads}
+    names = {p.name for p in large} & readers.keys()
+    kept = (step for step in steps if not (isinstance(step, Pack) and step.tensor in names))
+    return (*kept, *(Pack(name, readers[name], block) for name in sorted(names)))
+
+
+def width(dag: ComputeDAG, steps: Steps) -> int:
+    """Neighbours of the last dimension that a program reads at once: the block that it likes best.
+
+    Of its largest packed constant; 0 where there is none. Raises ScheduleError.
+    """
+    packs = lower(dag, steps).packs
+    if not packs:
+        return 0
+    largest = max(packs, key=lambda p: p.source.n_bytes)
+    last, run = linear(largest.indices[-1]), 1
+    for axis in reversed(largest.axes):
+        if axis.extent > 1 and last.coefficient(axis.name) != run:
+            break
+        run *= axis.extent
+    return run
+
+
+def cost_in_blocks(dag: ComputeDAG) -> float:
+    """So many times as long a program is taken to need with weights in the order of another one.
+
+    One that reads each weight once waits for memory, and pays for it as much as it may; a weight
+    that is read again is in a cache then.
+    """
+    n_points = max(_points(op) for op in dag.computes)
+    n_weights = max((p.tensor.size for p in _constants(dag)), default=n_points)
+    return 1 + (SHARING_COSTS - 1) / max(1.0, n_points / n_weights)
+
+
+def _constants(dag: ComputeDAG) -> list[Placeholder]:
+    """Those of several dimensions."""
+    return [p for p in dag.placeholders if p.constant and len(p.tensor.shape) > 1]
+
+
+def _points(op: Compute) -> int:
+    return prod(axis.extent for axis in (*op.axes, *op.reduce_axes))
 
 
 def _counting(dag: ComputeDAG, program: Program) -> dict[str, Array]:
