@@ -19,7 +19,7 @@ from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.sampling import sampler
 from autotune.network.runtime.session import ModelSession
 from autotune.records import read_log
-from tests.decoders import VOCABULARY, decoder
+from tests.decoders import VOCABULARY, WIDTH, decoder
 
 CAPACITY = 24
 
@@ -246,6 +246,23 @@ def test_sessions_of_one_model_run_in_threads(compiled: Path) -> None:
         np.testing.assert_allclose(
             found, np.concatenate([expected(tokens_of(1, n + k)) for k in range(9)]), atol=1e-5
         )
+
+
+def test_weights_of_all_chunks_and_a_tied_table_are_there_once() -> None:
+    model, n = decoder(), 768
+    graph = model.graph
+    table = next(node.input[0] for node in graph.node if "input_ids" in node.input[1:])
+    head = next(node for node in graph.node if node.output[0] == "logits")
+    unused = next(w for w in graph.initializer if w.name == head.input[1])
+    graph.initializer.remove(unused)
+    rows = np.random.default_rng(0).normal(size=(n, WIDTH)).astype(np.float32)
+    kept = next(w for w in graph.initializer if w.name == table)
+    kept.CopyFrom(onnx.numpy_helper.from_array(rows, table))
+    turned = oh.make_node("Transpose", [table], [unused.name], perm=[1, 0])
+    graph.node.insert(0, turned)
+    graph.output[0].type.tensor_type.shape.dim[2].dim_value = n
+    found = autotune.compile(model, capacity=CAPACITY, chunks=(4, 1)).artifact
+    assert found.constants.nbytes <= 1.1 * sum(len(w.raw_data) for w in graph.initializer)
 
 
 def test_a_model_with_a_state_is_not_run_without_a_session(compiled: Path) -> None:

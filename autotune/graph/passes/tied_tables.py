@@ -27,6 +27,7 @@ _BITS = 4
 
 
 def _tied(rw: Rewriter) -> None:
+    """Gather(table, i), MatMul(x, tableᵀ) -> Transpose(Gather(tableᵀ, i)), MatMul(x, tableᵀ)"""
     table = rw.value(0)
     if table is None or table.ndim != 2 or rw.attr("axis", 0) or table.nbytes < _LEAST_BYTES:
         return

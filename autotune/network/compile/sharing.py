@@ -72,9 +72,9 @@ def shared_weights(networks: Sequence[Network]) -> list[SharedWeights]:
     sizes: dict[object, int] = {}
     for call in (call for network in networks for call in network.calls):
         for name, array in call.constants.items():
-            key = array.ctypes.data, array.shape  # some are views of others
-            users.setdefault(key, set()).add((call.task, name))
-            sizes[key] = array.nbytes
+            place = array.ctypes.data, array.shape  # some are views of others
+            users.setdefault(place, set()).add((call.task, name))
+            sizes[place] = array.nbytes
     found: dict[frozenset[tuple[str, str]], int] = {}
     for key, tasks in users.items():
         if len(tasks) > 1:
