@@ -120,3 +120,36 @@ def test_operands_take_the_dimensions_that_a_reshape_joins(operand: str, tmp_pat
         node("Mul", f"f {operand}"),
     ]
     assert labels(nodes, tmp_path) == ["MatMul", "Softmax+Mul"]
+
+
+@pytest.mark.parametrize("mode", ["together", "one by one", "cut", "DCR", "CRD"])
+@pytest.mark.parametrize("behind", ["Relu", "PRelu", "Clip", "BatchNormalization"])
+def test_what_follows_interleaved_channels_joins_their_convolution(
+    mode: str, behind: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(1)
+    n_out = {"together": 3, "one by one": 16}.get(mode, 4)
+    constants = {
+        "deconv": values(rng, 5, n_out, 4, 4),
+        "conv": values(rng, 4 * n_out, 5, 3, 3),
+        "slope": values(rng, n_out, 1, 1),
+        **{"low": np.float32(-0.5), "high": np.float32(0.5)},
+        **{name: values(rng, n_out) for name in ("scale", "shift", "mean")},
+        "variance": np.abs(values(rng, n_out)) + 0.5,
+    }
+    if mode in ("DCR", "CRD"):
+        first = [node("Conv", "x conv", "c")]
+        first += [node("DepthToSpace", "c", "t", blocksize=2, mode=mode)]
+    else:
+        pads = [1] * 4 if mode == "one by one" else [1, 0, 2, 1]
+        first = [node("ConvTranspose", "x deconv", "t", strides=[2, 2], pads=pads)]
+    inputs = {
+        "PRelu": "t slope",
+        "Clip": "t low high",
+        "BatchNormalization": "t scale shift mean variance",
+    }
+    nodes = [*first, node(behind, inputs.get(behind, "t"), "b"), node("Relu", "b")]
+    proto = model(nodes, {"x": (1, 5, 6, 7)}, constants)
+    network = assert_matches(proto, tmp_path, 1e-5)
+    alone = {"Transpose", "Slice", "Concat", "Reshape", "Copy"}
+    assert all("Conv" in call.label or call.label in alone for call in network.calls)

@@ -231,13 +231,10 @@ def _one_by_one(rw: Rewriter, x: str, phases: str, bias: str, along: Sequence[li
             )
         )
     whole = (*out[:2], *(len(axis) * axis[0].n for axis in along))
-    y = rw(
-        *("Interleave", rw("Concat", *found, axis=1)),
-        shape=whole,
-        blocks=strides,
-        groups=1,
-        blocks_first=True,
-    )
+    y = found[0]
+    if len(found) > 1:
+        joined = rw("Concat", *found, axis=1)
+        y = rw("Interleave", joined, shape=whole, blocks=strides, groups=1, blocks_first=True)
     ends = list(out[2:])
     return y if whole == out else rw.slice(y, range(2, len(out)), [0] * len(ends), ends)
 

@@ -30,6 +30,7 @@ from autotune.graph.passes.layout import channels_last
 from autotune.graph.passes.lookups import TABULATE
 from autotune.graph.passes.normalisations import GROUP_NORM
 from autotune.graph.passes.parallel_convolutions import MERGE_BRANCHES
+from autotune.graph.passes.phases import HOIST_PHASES
 from autotune.graph.passes.precision import narrow_products
 from autotune.graph.passes.quantised import PRODUCT
 from autotune.graph.passes.requantisation import REQUANTISE
@@ -101,7 +102,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("products-in-place", (IN_PLACE,)),
     GraphPass(
         "fold-linear",
-        (FOLD_AFFINE, MERGE_BRANCHES),
+        (HOIST_PHASES, FOLD_AFFINE, MERGE_BRANCHES),
         about="Fold scales, shifts and parallel branches into the weights of products.",
     ),
     GraphPass("tied-tables", (TIED,)),
