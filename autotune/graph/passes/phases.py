@@ -26,8 +26,10 @@ def _hoist(rw: Rewriter) -> None:
     if len(data) != 1 or Trait.PLACED in operator_of(rw.node.op).traits:
         return
     mover = rw.private(data[0], "Interleave", "Slice", "Concat")
+    if mover is None or len(rw.type.shape) < 3 or rw.types[data[0]].shape != rw.type.shape:
+        return
     vectors = _per_channel(rw)
-    if mover is None or vectors is None or rw.types[data[0]].shape != rw.type.shape:
+    if vectors is None:
         return
     match mover.op:
         case "Interleave":
