@@ -429,8 +429,8 @@ _PLAIN = {
     "minutes": (
         "Minutes",
         """
-Networks tuned for so many seconds, then timed in turns with the untuned ones: *ratio* is the time of
-the tuned one over that of the other, between *low* and *high*. *Left*: the share of the untuned
+Networks tuned for so many seconds, then timed in turns with the untuned ones: *ratio* is the time
+of the tuned one over that of the other, between *low* and *high*. *Left*: the share of the untuned
 time that the bounds of all tasks leave to gain, as `tune` says before its first trial.
 
     python -m benchmarks.minutes --machine NAME
