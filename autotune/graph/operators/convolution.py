@@ -1,7 +1,8 @@
 """① Convolution and transposed convolution.
 
     Conv(x, W, b)           activations (n, …spatial…, c); dense, depthwise or grouped
-    ConvTranspose(x, W, b)  -> Conv, Interleave, Slice      every phase of it is a convolution
+    ConvTranspose(x, W, b)  -> Conv, Interleave, Slice      every phase of it is a convolution:
+                               a set of channels of one, or one by itself (Conv …, Concat)
                                (and moves of W where it is computed)
     Col2Im(x)               -> Interleave, or ConvTranspose where blocks overlap
 
@@ -176,6 +177,14 @@ def _transposed(rw: Rewriter, x: str, weight: str, bias: str, attrs: Attrs) -> s
         kernel_shape=tuple(taps),
         pads=(*(p for p, _ in pads), *(p for _, p in pads)),
     )
+    return _interleaved(rw, made, strides, groups, offset)
+
+
+def _interleaved(
+    rw: Rewriter, made: str, strides: Shape, groups: int, offset: Sequence[int]
+) -> str:
+    """The result, whose first element is number `offset` of the phases side by side."""
+    out, counts = rw.type.shape, rw.types[made].shape[2:]
     whole = (*out[:2], *(s * n for s, n in zip(strides, counts, strict=True)))
     y = rw("Interleave", made, shape=whole, blocks=strides, groups=groups, blocks_first=True)
     ends = [a + o for a, o in zip(offset, out[2:], strict=True)]
@@ -218,10 +227,10 @@ def _one_by_one(rw: Rewriter, x: str, phases: str, bias: str, along: Sequence[li
     found = []
     for chosen in itertools.product(*along):
         n = int(np.ravel_multi_index([phase.r for phase in chosen], strides))
-        weight = rw.slice(phases, [0], [n * out[1]], [(n + 1) * out[1]])
         taps = [phase.n_taps for phase in chosen]
-        spatial = range(2, len(out))
-        weight = rw.slice(weight, spatial, [-t for t in taps], [np.iinfo(np.int64).max] * len(taps))
+        starts = [n * out[1], *(-t for t in taps)]
+        ends = [(n + 1) * out[1], *(np.iinfo(np.int64).max for _ in taps)]
+        weight = rw.slice(phases, [0, *range(2, len(out))], starts, ends)
         found.append(
             rw(
                 *("Conv", x, weight, bias),
@@ -230,13 +239,9 @@ def _one_by_one(rw: Rewriter, x: str, phases: str, bias: str, along: Sequence[li
                 pads=tuple(phase.pads[end] for end in (0, 1) for phase in chosen),
             )
         )
-    whole = (*out[:2], *(len(axis) * axis[0].n for axis in along))
-    y = found[0]
-    if len(found) > 1:
-        joined = rw("Concat", *found, axis=1)
-        y = rw("Interleave", joined, shape=whole, blocks=strides, groups=1, blocks_first=True)
-    ends = list(out[2:])
-    return y if whole == out else rw.slice(y, range(2, len(out)), [0] * len(ends), ends)
+    if len(found) == 1:
+        return found[0]
+    return _interleaved(rw, rw("Concat", *found, axis=1), strides, 1, (0,) * len(along))
 
 
 def _columns_to_image(rw: Rewriter) -> None:

@@ -26,9 +26,6 @@ _TRACED_ROWS = 61
 """Candidates of a trace: enough to differ, and no usual extent."""
 
 
-_NEVER = 1 << 62
-
-
 @dataclass(frozen=True, slots=True)
 class _Programs:
     """Of validity and identity; of all features; of the analytical estimate alone."""
@@ -44,7 +41,8 @@ class SketchFacts:
     def __init__(self, dag: ComputeDAG, sketch: Sketch, target: Target, n_threads: int) -> None:
         self._dag, self._sketch = dag, sketch
         self._target, self._n_threads = target, n_threads
-        self._n_asked = 0
+        self._n_direct = 0
+        self._is_traceable = True
         self._programs: _Programs | None = None
 
     @property
@@ -57,11 +55,12 @@ class SketchFacts:
     ) -> tuple[NDArray[np.intp], NDArray[np.int64], Array]:
         """The candidates that can be built, the first of each program: where they are, their
         identities [n, k], and their features [n, n_features] or estimated log2 seconds [n]."""
-        self._n_asked += 1
-        if self._programs is None and self._n_asked > _UNTRACED and len(rows) >= _TRACED_ROWS:
+        is_due = self._programs is None and self._n_direct >= _UNTRACED
+        if is_due and self._is_traceable and len(rows) >= _TRACED_ROWS:
             self._trace(rows[:_TRACED_ROWS])
         n, holes = len(rows), self._sketch.values(rows)
         if self._programs is None:
+            self._n_direct += 1
             population = self._population(holes, n)
             valid, identity = population.valid, population.identity
         else:
@@ -110,4 +109,4 @@ class SketchFacts:
                 estimate=trace.program((self._found(analysis, holes, False),)),
             )
         except Untraceable:
-            self._n_asked = -_NEVER
+            self._is_traceable = False
