@@ -160,6 +160,7 @@ def _cells(answers: Sequence[Mapping[str, Any]]) -> Row:
 _OPENVINO = """
 import sys
 import numpy as np
+sys.modules["openvino_telemetry"] = None
 import openvino
 settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
 settings["INFERENCE_NUM_THREADS"] = int(sys.argv[2])

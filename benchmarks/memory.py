@@ -37,7 +37,9 @@ for _ in range(10):
     model.run(inputs)
 """
 ONNXRUNTIME = """
+import os
 import sys
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import numpy as np
 import onnxruntime
 options = onnxruntime.SessionOptions()

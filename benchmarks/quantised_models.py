@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+
+from autotune.network.quantise.quantiser import quantisation_package
 
 _SAMPLES = 4
 
@@ -16,8 +19,8 @@ def quantised(source: Path, target: Path, form: str) -> Path:
 
     QDQ has uint8 data and a scale per output channel.
     """
-    from onnxruntime import quantization
-    from onnxruntime.quantization.shape_inference import quant_pre_process
+    quantization = quantisation_package()
+    quant_pre_process = import_module(f"{quantization.__name__}.shape_inference").quant_pre_process
 
     ready = target.with_suffix(".ready.onnx")
     quant_pre_process(source, ready, skip_symbolic_shape=True)

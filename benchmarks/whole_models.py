@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 from numpy.typing import NDArray
 
 from autotune.api.compile.compiling import compile as compile_model
 from autotune.errors import AutotuneError
 from autotune.network.runtime.loading import model_of
+from autotune.network.runtime.onnxruntime_package import onnxruntime_package
 from autotune.network.runtime.runtime import Model
 from benchmarks.outcomes import Case, Outcome, Tell, judge
 
@@ -45,6 +45,7 @@ class _Session:
     """A model in ONNX Runtime, its arrays by name."""
 
     def __init__(self, model: bytes, shapes: Shapes | None = None) -> None:
+        onnxruntime = onnxruntime_package()
         onnxruntime.set_default_logger_severity(4)
         try:
             self._session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])

@@ -41,7 +41,11 @@ _TAKEN_FOR = pytest.StashKey[pytest.MonkeyPatch]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before modules are collected: some ask for `host_target()` when they are imported."""
+    """Before modules are collected: some ask for `host_target()` when they are imported.
+
+    Many import onnxruntime, which is not to send anything either.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     config.stash[_TAKEN_FOR] = pytest.MonkeyPatch()
     if name := config.getoption("--cpu"):
         take_for(CPUS[name], config.stash[_TAKEN_FOR])

@@ -29,6 +29,7 @@ FLOORS = {
     "files": 0,
     "json_schema": 0,
     "machine": 0,
+    "telemetry": 0,
     "pages": 0,
     "platforms": 0,
     "threads": 0,
@@ -60,8 +61,9 @@ FLOORS = {
 }
 INDEPENDENT = {"codegen", "search", "records"}  # one floor, without imports between them
 # Only `cli` has a console, an environment, or a clock of its own; `cache` asks where caches are,
-# `machine` for the number of threads of sessions that other libraries make.
-ENVIRONMENT_READERS = {"cli", "cache", "machine"}
+# `machine` for the number of threads of sessions that other libraries make; `telemetry` tells other
+# packages in it.
+ENVIRONMENT_READERS = {"cli", "cache", "machine", "telemetry"}
 CLI_ONLY_CALLS = {"print", "input"}
 THIRD_PARTY_HOMES = {
     "click": {"cli"},
@@ -69,8 +71,9 @@ THIRD_PARTY_HOMES = {
     "lightgbm": {"search", "cli"},
     "orjson": {"records"},
     "onnx": {"graph", "cli", "network", "dynamo"},
-    "onnxruntime": {"network", "cli"},
-    "openvino": {"network", "cli"},
+    "onnxruntime": set(),  # these three send telemetry, so `telemetry.imported` alone imports them
+    "onnxruntime_genai": set(),
+    "openvino": set(),
     "dask": {"measure"},
     "distributed": {"measure"},
     "vl_convert": {"reporting"},

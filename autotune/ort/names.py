@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -19,11 +20,22 @@ SUBMODULES = ("capi", "transformers")
 
 
 def installed() -> ModuleType | None:
-    """The package onnxruntime, if there is one."""
+    """The package onnxruntime, if there is one, without its telemetry."""
     from autotune.network.runtime.onnxruntime_package import onnxruntime_package
 
+    return _if_there(onnxruntime_package)
+
+
+def users_own() -> ModuleType | None:
+    """The same for a program that imports onnxruntime: its telemetry is the program's choice."""
+    from autotune.network.runtime.onnxruntime_package import users_onnxruntime
+
+    return _if_there(users_onnxruntime)
+
+
+def _if_there(load: Callable[[], ModuleType]) -> ModuleType | None:
     try:
-        return onnxruntime_package()
+        return load()
     except ImportError:
         return None
 

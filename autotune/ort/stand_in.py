@@ -63,7 +63,7 @@ def install() -> None:
 
     What a module has imported from onnxruntime before, as by `from onnxruntime import …`, it keeps.
     """
-    package = names.installed()
+    package = names.users_own()
     found = sys.modules.get(NAME)
     if not isinstance(found, StandIn):
         sys.modules[NAME] = StandIn(package, found)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from typing import Any
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+from autotune import telemetry
 from autotune.errors import MissingDependency
 from autotune.graph.reader.node_order import all_nodes
 from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
@@ -49,7 +49,7 @@ def quantisation_package() -> Any:
     """The quantiser of ONNX Runtime. Raises MissingDependency."""
     try:
         onnxruntime_package()
-        return import_module("onnxruntime.quantization")
+        return telemetry.imported("onnxruntime.quantization")
     except ImportError as error:
         raise MissingDependency(
             "onnxruntime, which calibrates the model, is not installed",

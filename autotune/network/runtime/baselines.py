@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 
+from autotune import telemetry
 from autotune.errors import AutotuneError, MissingDependency, ModelError
 from autotune.network.runtime.onnxruntime_package import onnxruntime_package
 from autotune.network.runtime.ort_values import array_of, is_plain, kind_of, ort_value
@@ -160,7 +161,7 @@ def openvino_runners(
 ) -> list[Runner]:
     """`openvino_runner`; for `n_callers` one function each, in streams as OpenVINO chooses them."""
     try:
-        import openvino
+        openvino: Any = telemetry.imported("openvino")
     except ImportError as error:
         raise _missing("openvino") from error
     core = openvino.Core()

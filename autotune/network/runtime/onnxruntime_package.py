@@ -1,19 +1,24 @@
 """⑩ The installed onnxruntime, also while a program finds autotune under that name.
 
     onnxruntime_package() ─► the package that pip has installed, never autotune
+    users_onnxruntime()   ─► the same for a program that asks for it by its own name
 
 Scripts put autotune in the place of `sys.modules["onnxruntime"]`; references, baselines and the
-segments that are not compiled still need the other one.
+segments that are not compiled still need the other one. autotune's own import of it is without
+telemetry; a program's is as it would be without autotune.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.machinery import PathFinder
 from types import ModuleType
+
+from autotune import telemetry
 
 NAME = "onnxruntime"
 
@@ -24,14 +29,24 @@ _LOCK = threading.RLock()
 
 
 def onnxruntime_package() -> ModuleType:
-    """The package. Raises ImportError where it is not installed.
+    """The package, without telemetry where nothing imported it before: see `telemetry`.
 
-    Nothing waits for itself: while it is loaded it is in `sys.modules`, where it is found.
+    Raises ImportError where it is not installed.
     """
+    return _package(telemetry.imported)
+
+
+def users_onnxruntime() -> ModuleType:
+    """The package as a program gets it that imports it. Raises ImportError."""
+    return _package(import_module)
+
+
+def _package(load: Callable[[str], ModuleType]) -> ModuleType:
+    """Nothing waits for itself: while it is loaded it is in `sys.modules`, where it is found."""
     with _LOCK:
         found = sys.modules.get(NAME)
         if found is None or _is_installed(found):
-            return import_module(NAME)  # of None it raises
+            return load(NAME)  # of None it raises
         return _loaded()
 
 
@@ -47,8 +62,9 @@ def _loaded() -> ModuleType:
     if PathFinder.find_spec(NAME) is None:
         raise ImportError(f"{NAME} is not installed", name=NAME)
     replaced = _taken_out()
+    is_known = len(replaced) > 1  # the program has imported it, with its modules
     try:
-        return import_module(NAME)
+        return import_module(NAME) if is_known else telemetry.imported(NAME)
     finally:
         _taken_out()
         sys.modules.update(replaced)

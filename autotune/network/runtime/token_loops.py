@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ValueInfoProto, helper
 
+from autotune import telemetry
 from autotune.errors import MissingDependency, UsageError
 from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.grown import extents_of_folder, growth_of
@@ -150,7 +151,7 @@ def _genai(model: Path, n_threads: int, capacity: int, begun: Mapping[str, Array
             f"leave out {arguments(against='onnxruntime-genai')}",
         )
     try:
-        import onnxruntime_genai as og
+        og: Any = telemetry.imported("onnxruntime_genai")
     except ImportError as error:
         raise MissingDependency(
             "onnxruntime-genai is not installed", "pip install onnxruntime-genai"
