@@ -34,18 +34,17 @@ from autotune.network.artifact.container import (
     Container,
     Json,
     bytes_of,
-    described,
-    digest,
     model_name,
     require,
 )
+from autotune.network.artifact.digests import described, digest
 from autotune.network.artifact.table import FIRST_BOUND
 from autotune.target import Target, missing_features
 from autotune.target.isa import HOST
 from autotune.target.tiles import FEATURE, Permission, denial
 
 FORMAT = "autotune-artifact"
-VERSION = 7
+VERSION = 8
 """Of what is written. Fields tell a file with one shape from one with several (`variants`) and from
 one with parts for ONNX Runtime (`networks`: see `hybrid`)."""
 

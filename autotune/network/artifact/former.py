@@ -28,10 +28,9 @@ from autotune.network.artifact.container import (
     Damaged,
     Json,
     bytes_of,
-    described,
-    digest,
     require,
 )
+from autotune.network.artifact.digests import described, digest, kind_of
 from autotune.network.artifact.hybrid_manifest import require_hybrid
 from autotune.network.artifact.manifest import (
     artifact_of,
@@ -157,7 +156,11 @@ def _unsealed(
     require(entry.count(_MAGIC) == 1, "its code has no seal")
     at = entry.index(_MAGIC)
     objects[-1] = entry[:at] + _UNSEALED + entry[at + len(_UNSEALED) :]
-    numbered = {f"objects/{n:03d}.o": described(bytes_of(x)) for n, x in enumerate(objects)}
+    kinds = [kind_of(manifest["parts"][name]) for name in names]
+    of_objects = zip(objects, kinds, strict=True)
+    numbered = {
+        f"objects/{n:03d}.o": described(bytes_of(x), kind) for n, (x, kind) in enumerate(of_objects)
+    }
     facts = {name: manifest[name] for name in _BOUND}
     facts["target"] = Target.from_json(manifest["target"]).to_json()
     facts["kernels"] = [(kernel["symbol"], kernel["extent"]) for kernel in manifest["kernels"]]

@@ -27,6 +27,7 @@ from autotune.network.artifact.artifact import (
     Size,
 )
 from autotune.network.artifact.container import CONSTANTS, IMAGE, Bytes, Damaged, Json, require
+from autotune.network.artifact.digests import KINDS
 from autotune.network.artifact.table import ARENA, FIRST_BOUND, PROFILE, RUN, entry_name
 
 MOST_VARIANTS = 64
@@ -242,8 +243,10 @@ def is_image(image: Image) -> bool:
 
 
 def _is_part(part: Json) -> bool:
-    """Size and digest of a part, of one of two kinds: see `container`."""
-    found = part.get("sha256", part.get("sums"))
+    """Size and digest of a part, of one kind: see `digests`."""
+    kinds = part.keys() - {"bytes"}
+    if len(kinds) != 1 or not kinds <= KINDS.keys():
+        return False
+    found, size = part[kinds.pop()], part.get("bytes")
     is_digest = isinstance(found, str) and len(found) == 64 and set(found) <= _HEX
-    size, is_known = part.get("bytes"), part.keys() < {"bytes", "sha256", "sums"}
-    return is_digest and is_known and type(size) is int and 0 <= size <= MOST
+    return is_digest and type(size) is int and 0 <= size <= MOST
