@@ -62,6 +62,26 @@ def open_input(path: Path) -> BinaryIO:
     return os.fdopen(_open_regular(path, os.O_RDONLY), "rb")
 
 
+def read_input(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file of at most so many bytes. Raises UsageError for all else."""
+    try:
+        return regular_bytes(path, most_bytes)
+    except OSError as error:
+        raise cannot_open(path, error) from error
+
+
+def regular_bytes(path: Path, most_bytes: int) -> bytes:
+    """As `read_input`; raises OSError for what the system does not open or read."""
+    with os.fdopen(_regular(path, os.O_RDONLY), "rb") as file:
+        is_small = os.fstat(file.fileno()).st_size <= most_bytes
+        content = file.read(most_bytes + 1) if is_small else b""
+    if not is_small or len(content) > most_bytes:
+        raise UsageError(
+            f"{path} has more than {format_bytes(most_bytes)}", "give the path of another file"
+        )
+    return content
+
+
 def open_update(path: Path) -> BinaryIO:
     """Open a regular file for reading and writing, without a buffer. Raises as `open_input`."""
     return os.fdopen(_open_regular(path, os.O_RDWR), "r+b", buffering=0)
@@ -69,10 +89,14 @@ def open_update(path: Path) -> BinaryIO:
 
 def _open_regular(path: Path, flags: int) -> int:
     try:
-        require_regular(path, os.stat(path))
-        handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+        return _regular(path, flags)
     except OSError as error:
         raise cannot_open(path, error) from error
+
+
+def _regular(path: Path, flags: int) -> int:
+    require_regular(path, os.stat(path))
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         require_regular(path, os.fstat(handle))  # it may have been replaced in between
     except UsageError:
@@ -322,7 +346,9 @@ def _free_name(folder: Path) -> Path:
 def _take_after(handle: int, old: Path) -> None:
     """Give an open file the owner and the mode of the one that it will replace."""
     with suppress(FileNotFoundError):
-        info = os.stat(old)
+        info = os.lstat(old)
+        if not stat.S_ISREG(info.st_mode):
+            return
         with suppress(OSError):  # only root may give files away
             os.fchown(handle, info.st_uid, info.st_gid)
         os.fchmod(handle, stat.S_IMODE(info.st_mode) & 0o777)

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from autotune.api.request import Note, Source, silent
 from autotune.errors import UsageError
-from autotune.graph.reader.grown import GENAI_CONFIGURATION
+from autotune.files import read_input
+from autotune.graph.reader.grown import GENAI_CONFIGURATION, MOST_CONFIGURATION_BYTES
 from autotune.graph.reader.model_files import is_path
 
 S = TypeVar("S", bound=Source)
@@ -57,8 +58,8 @@ def _model_in(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UsageError(f"'{folder}' is a folder without {GENAI_CONFIGURATION}", _named(folder))
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["model"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = json.loads(read_input(path, MOST_CONFIGURATION_BYTES))["model"]
+    except (UsageError, ValueError, KeyError, TypeError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise UsageError(f"'{path}' cannot be read", _named(folder))

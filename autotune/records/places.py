@@ -4,13 +4,14 @@
     place.write("a/b.gz", content)
     place.read(["a/b.gz"])          # {"a/b.gz": content}; files that are gone are left out
 
-Names are paths below the place, with `/`. Neither kind of place needs locks: network file systems
-and object stores have none. Nothing is ever changed in place, so what is read is a whole file, or
-one whose digest tells that it is not.
+Names are paths below the place, with `/`; none leads out of it. Neither kind of place needs locks:
+network file systems and object stores have none. Nothing is ever changed in place, so what is read
+is a whole file, or one whose digest tells that it is not.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,14 +19,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autotune.errors import AutotuneError, MissingDependency, OutputError, UsageError
-from autotune.files import PendingFile, cannot_open, cannot_write, make_folder
+from autotune.errors import (
+    AutotuneError,
+    MissingDependency,
+    OutputError,
+    StoreError,
+    UsageError,
+)
+from autotune.files import PendingFile, cannot_open, cannot_write, make_folder, regular_bytes
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)(?:://|::)", re.IGNORECASE)
 _LOCAL = ("file", "local")
+MOST_BYTES = 64 << 20
+"""Of a file in a place."""
 _HINT = "check the URL, the network and your credentials"
 
 
@@ -46,7 +55,7 @@ class StorePlace(Protocol):
         ...
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Contents of those files that are there."""
+        """Contents of those files that are there; b"" for what is no regular file or too large."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
@@ -112,19 +121,27 @@ class FolderPlace:
         return found
 
     def read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Contents of those files that are there."""
+        """Contents of those files that are there; b"" for what is no regular file or too large."""
         found: dict[str, bytes] = {}
         for name in names:
             with self._reading(name):
-                found[name] = (self._folder / name).read_bytes()
+                try:
+                    found[name] = regular_bytes(self._path(name), MOST_BYTES)
+                except UsageError:  # a pipe waits for its writer, a device has no end
+                    found[name] = b""
+                except OSError as error:
+                    if error.errno != errno.ELOOP:
+                        raise
+                    found[name] = b""
         return found
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file; one that is there with this very content is left alone."""
-        path = self._folder / name
+        path = self._path(name)
         if self.read([name]).get(name) == content:
             return
         make_folder(path.parent)
+        self._require_inside(path)
         try:
             pending = PendingFile(path)
             try:
@@ -139,7 +156,19 @@ class FolderPlace:
         """Remove those files that are there."""
         for name in names:
             with self._reading(name):
-                (self._folder / name).unlink()
+                self._path(name).unlink()
+
+    def _path(self, name: str) -> Path:
+        _require_name(name, self.title)
+        return self._folder / name
+
+    def _require_inside(self, path: Path) -> None:
+        """Raise StoreError where a link leads out of the folder: links to folders are not read."""
+        inside = Path(os.path.realpath(self._folder)) / path.parent.relative_to(self._folder)
+        if os.path.realpath(path.parent) != str(inside):
+            raise StoreError(
+                f"{path.parent} is a link that leads out of the store", "remove the link"
+            )
 
     @contextmanager
     def _reading(self, name: str = "") -> Iterator[None]:
@@ -183,7 +212,7 @@ class UrlPlace:
         """Contents of those files that are there."""
         if not names:
             return {}
-        paths = {f"{self._root}/{name}": name for name in names}
+        paths = {self._path(name): name for name in names}
         with self._told():
             found = self._files.cat(list(paths), on_error="return")
             for content in found.values():
@@ -196,7 +225,7 @@ class UrlPlace:
         """Write a file; one that is there with this very content is left alone."""
         if self.read([name]).get(name) == content:
             return
-        path = f"{self._root}/{name}"
+        path = self._path(name)
         with self._told():
             try:
                 self._files.pipe_file(path, content)
@@ -210,7 +239,11 @@ class UrlPlace:
         """Remove those files that are there."""
         for name in names:
             with self._told(), suppress(FileNotFoundError):
-                self._files.rm_file(f"{self._root}/{name}")
+                self._files.rm_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        _require_name(name, self.title)
+        return f"{self._root}/{name}"
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -223,6 +256,13 @@ class UrlPlace:
             raise UsageError(f"there is no {self._url}", "make the bucket or folder") from error
         except Exception as error:
             raise OutputError(f"{self._url} cannot be used: {_first_line(error)}", _HINT) from error
+
+
+def _require_name(name: str, title: str) -> None:
+    """Raise StoreError for a name that is none of a file below a place."""
+    parts = name.split("/")
+    if "\0" in name or not {"", ".", ".."}.isdisjoint(parts):
+        raise StoreError(f"{name!r:.100} is no name of a file in {title}", "name another store")
 
 
 def _is_hidden(name: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
@@ -42,6 +43,12 @@ from autotune.te.validate import require_valid
 
 FORMAT = "autotune-log"
 VERSION = 1
+
+_KEY = re.compile("[0-9a-f]{16}")
+_Key: TypeAlias = Annotated[
+    str, Holds(lambda key: _KEY.fullmatch(key) is not None, "16 hexadecimal digits")
+]
+"""The key of a task, as `ComputeDAG.key` gives it; stores have files of that name."""
 
 _Calls: TypeAlias = tuple[tuple[str, Annotated[int, within(1)]], ...]
 """Keys of tasks, with the number of calls of each."""
@@ -133,7 +140,7 @@ class Header:
 class Workload:
     """A task's computation under its structural key; `label` is for people."""
 
-    key: str
+    key: _Key
     dag: Annotated[ComputeDAG, Coded(dag_to_json, _valid_dag)]
     label: str = ""
 
@@ -153,7 +160,7 @@ class MeasureRecord:
 
     run_id: str
     sequence: int
-    workload: str
+    workload: _Key
     target_key: str
     n_threads: Annotated[int, within(1, MOST_THREADS)]
     steps_json: Annotated[str, Apart("")]

@@ -31,11 +31,12 @@ from urllib.parse import quote, unquote
 
 from autotune.cache import cache_folder, key_of, told_store
 from autotune.errors import AutotuneError, LogMismatch, StoreError, UsageError
-from autotune.records.places import StorePlace, is_url, place_of
+from autotune.records.places import MOST_BYTES, StorePlace, is_url, place_of
 from autotune.records.reader import decode_bytes
 from autotune.records.record import Entry, Header, Log, MeasureRecord, Workload, encode
 from autotune.records.sample import once, pooled_by_run, sampled
 from autotune.te.form import form_of
+from autotune.units import format_bytes
 
 Where: TypeAlias = "str | os.PathLike[str] | None"
 """Path or URL of a store, "none", or None for the usual one."""
@@ -45,7 +46,10 @@ MARKER = "autotune-store.json"
 FORMAT = "autotune-store"
 VERSION = 1
 _SUFFIX = ".jsonl.gz"
-_NAME = re.compile(r"([^/]+)/(\d+)/([0-9a-f]+)-([0-9a-f]+)\.([0-9a-f]+)" + re.escape(_SUFFIX))
+_NAME = re.compile(
+    r"([^/]+)/(\d{1,9})/([0-9a-f]{16})-([0-9a-f]+)\.([0-9a-f]+)" + re.escape(_SUFFIX)
+)
+_ANY = "surrogatepass"  # a CPU has any name
 _FORM_DIGITS = 12
 _DIGEST_DIGITS = 32
 _ENTRY_BYTES = 64 << 20
@@ -69,7 +73,8 @@ class EntryKey:
     @property
     def folder(self) -> str:
         """Name of the folder of its CPU and threads."""
-        return f"{quote(self.target_key, safe='')}/{self.n_threads}"
+        cpu = quote(self.target_key, safe="", errors=_ANY)
+        return f"{cpu.replace('.', '%2E', cpu.startswith('.'))}/{self.n_threads}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -90,7 +95,11 @@ class EntryName:
         match = _NAME.fullmatch(path)
         if match is None:
             return None
-        return EntryName(EntryKey(unquote(match[1]), int(match[2]), match[3], match[4]), match[5])
+        try:
+            target_key = unquote(match[1], errors=_ANY)
+        except UnicodeDecodeError:
+            return None
+        return EntryName(EntryKey(target_key, int(match[2]), match[3], match[4]), match[5])
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +304,7 @@ def _is_store(place: StorePlace) -> bool:
     try:
         data: Any = json.loads(content)
         known, version = data["format"] == FORMAT, data["version"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         known, version = False, 0
     if not known or not isinstance(version, int):
         raise StoreError(
@@ -420,6 +429,8 @@ def _entries(names: Sequence[EntryName], contents: Mapping[str, bytes]) -> Entri
 
 def _decoded(name: EntryName, content: bytes) -> Log:
     """The log of an entry. Raises StoreError, LogMismatch for one of a later format."""
+    if not content:
+        raise StoreError(f"is empty, no regular file, or has more than {format_bytes(MOST_BYTES)}")
     if _digest(content) != name.digest:
         raise StoreError("is cut off or was changed")
     headers: list[Header] = []

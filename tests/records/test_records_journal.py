@@ -50,16 +50,19 @@ def header(any_target: Target) -> Header:
         seed=0,
         config={"trials": 16},
         versions={"autotune": "0.1.0"},
-        tasks=(("k1", 2),),
-        overwritten={"k1": ("x",)},
+        tasks=((K1, 2),),
+        overwritten={K1: ("x",)},
     )
+
+
+K1, K2, UNUSED = (digit * 16 for digit in "12f")
 
 
 def record(n: int = 0, latency: float | None = 1e-3, **changes: object) -> MeasureRecord:
     ok = latency is not None
     status = MeasureStatus.OK if ok else MeasureStatus.RUN_ERROR
     result = MeasureResult(status, (latency,) * 3 if latency is not None else (), 0.25, 0.5, "")
-    made = MeasureRecord("r1", n, "k1", "t1", 2, steps_text(STEPS), result, "tiled", 1.5)
+    made = MeasureRecord("r1", n, K1, "t1", 2, steps_text(STEPS), result, "tiled", 1.5)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -118,7 +121,7 @@ def test_infinite_error_is_written_as_null() -> None:
         '{"type": "workload", "key": "k", "dag": {"ops": [{}], "outputs": []}}',
         '{"type": "header", "format": "other"}',
         encode(record()).replace('"ok"', '"quantum"'),
-        encode(record()).replace('"workload":"k1"', '"workload"'),
+        encode(record()).replace(f'"workload":"{K1}"', '"workload"'),
     ],
 )
 def test_foreign_and_corrupt_lines_are_no_entries(line: str) -> None:
@@ -273,7 +276,7 @@ def test_best_is_the_lowest_pooled_median() -> None:
     steady = [record(2, 1.5e-3, steps_json=steps_of(2)), record(3, None, steps_json=steps_of(3))]
     (best,) = best_records(lucky + steady).values()
     assert best.sequence == 2
-    pooled = best_records(lucky)[("k1", "t1", 2)].result
+    pooled = best_records(lucky)[(K1, "t1", 2)].result
     assert sorted(pooled.times_s) == [1e-3] * 3 + [3e-3] * 3
 
 
@@ -333,7 +336,7 @@ def test_a_log_is_judged_by_the_limit_of_its_last_run(tmp_path: Path, header: He
     runs = tuple(replace(header, config=c) for c in ({}, {"max_error": 5e-5}))
     log = Log(headers=runs, records=records)
     assert (replace(log, headers=runs[:1]).max_error, log.max_error) == (None, 5e-5)
-    best = [best_for(log.within(limit), "t1", 2)["k1"].sequence for limit in (None, 5e-5, 1e-3)]
+    best = [best_for(log.within(limit), "t1", 2)[K1].sequence for limit in (None, 5e-5, 1e-3)]
     assert best == [1, 0, 2]
     with pytest.raises(LogMismatch, match="as accurate") as info:
         best_for(log.within(1e-9), "t1", 2)
@@ -356,8 +359,8 @@ def test_best_for_never_takes_another_target_and_prefers_its_thread_count() -> N
             record(2, 1e-9, target_key="t2"),
         )
     )
-    assert best_for(log, "t1", 1)["k1"].sequence == 1
-    assert best_for(log, "t1", 8)["k1"].sequence == 0
+    assert best_for(log, "t1", 1)[K1].sequence == 1
+    assert best_for(log, "t1", 8)[K1].sequence == 0
     with pytest.raises(LogMismatch, match="measured on t1, t2, not on t3"):
         best_for(log, "t3", 1)
     with pytest.raises(LogMismatch, match="no valid measurement"):
@@ -372,7 +375,7 @@ def test_keys_with_the_number_of_cores_in_them_mean_the_same_cpu(
     with Journal.create(tmp_path / "old", header) as journal:
         journal.append(old)
     fewer = replace(target, n_cores=target.n_cores + 7)
-    assert best_for(read_log(tmp_path / "old"), fewer.key, 1)["k1"].sequence == 0
+    assert best_for(read_log(tmp_path / "old"), fewer.key, 1)[K1].sequence == 0
     assert [r.target_key for r in read_log(tmp_path / "old").records] == [target.key, "other"]
     with Journal.create(tmp_path / "new", replace(header, target=fewer)) as journal:
         journal.append([record(0, 3e-3, target_key=fewer.former_key)])
@@ -385,15 +388,15 @@ def test_distill_keeps_the_best_of_every_workload_and_stays_readable(
     tmp_path: Path, header: Header, matmul_of: Callable[[int], ComputeDAG]
 ) -> None:
     dag = matmul_of(8)
-    ours = [Workload("k1", dag), Workload("k2", dag), Workload("unused", dag)]
+    ours = [Workload(K1, dag), Workload(K2, dag), Workload(UNUSED, dag)]
     for name, latency in (("a", 2e-3), ("b", 1e-3)):
         with Journal.create(tmp_path / name, replace(header, run_id=name), ours) as journal:
             one = record(0, latency, run_id=name, steps_json=steps_of(1 + (name == "b")))
-            journal.append([one, replace(one, workload="k2", sequence=1)])
+            journal.append([one, replace(one, workload=K2, sequence=1)])
     best = distill([tmp_path / "a", tmp_path / "b"])
-    assert [(r.workload, r.run_id) for r in best.records] == [("k1", "b"), ("k2", "b")]
+    assert [(r.workload, r.run_id) for r in best.records] == [(K1, "b"), (K2, "b")]
     assert [h.run_id for h in best.headers] == ["b"]
-    assert set(best.workloads) == {"k1", "k2"}
+    assert set(best.workloads) == {K1, K2}
     write_log(tmp_path / "best", best)
     assert read_log(tmp_path / "best") == best
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "best"]
@@ -491,7 +494,7 @@ def test_a_record_with_a_field_of_another_type_is_no_entry(path: str, value: obj
         ("n_threads", 1 << 63),
         ("config", []),
         ("config/batch", "many"),
-        ("tasks", [["k1", "one"]]),
+        ("tasks", [[K1, "one"]]),
         ("target/vector_bits", None),
         ("version", "1"),
     ],

@@ -26,6 +26,8 @@ from autotune.errors import (
     UsageError,
 )
 from autotune.records import best_records
+from autotune.records.places import place_of
+from autotune.records.record import decode, encode
 from autotune.records.store import (
     MARKER,
     VERSION,
@@ -175,6 +177,104 @@ def test_damaged_entries_are_told_and_pruned_and_nothing_else_is_lost(tmp_path: 
     assert len(known(store)) == 2
 
 
+def irregular(kind: str, path: Path) -> None:
+    """What is no file of a bounded size."""
+    path.unlink()
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "sparse":
+            path.touch()
+            os.truncate(path, 1 << 40)
+        case "loop":
+            path.symlink_to(path.name)
+        case "link to a pipe":
+            os.mkfifo(path.with_name("a pipe"))
+            path.symlink_to("a pipe")
+        case _:
+            path.symlink_to(kind)
+
+
+IRREGULAR = ("pipe", "link to a pipe", "loop", "sparse", "/dev/zero", "/dev/tty")
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+def test_what_is_no_file_of_a_bounded_size_is_a_damaged_entry(tmp_path: Path, kind: str) -> None:
+    store = store_to_write(tmp_path)
+    store.add(log_of(measured("r", 0, 8)))
+    (name,) = store.names()
+    store.add(log_of(measured("r", 0, 16), sizes=(16,)))
+    irregular(kind, tmp_path / name.path)
+    assert name.path in {d.path for d in store.verify().damaged}
+    assert store.log(TARGET.key, 2, {product(8).key}) is None
+    assert store.log(TARGET.key, 2, {product(16).key}) is not None
+    store_to_write(tmp_path / "other").take(store)
+    store.add(log_of(measured("r", 0, 8)))  # takes its place
+    assert store.log(TARGET.key, 2, {product(8).key}) is not None
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+def test_what_is_no_file_of_a_bounded_size_is_no_marker(tmp_path: Path, kind: str) -> None:
+    store_to_write(tmp_path)
+    irregular(kind, tmp_path / MARKER)
+    for look in (store_to_write, store_to_read):
+        with pytest.raises(StoreError, match="damaged"):
+            look(tmp_path)
+
+
+WILD_NAMES = ("../x", "a/../../x", "/x", "a//x", "./x", "a/..", "", "a\0b", "..")
+
+
+@pytest.mark.parametrize("name", WILD_NAMES)
+def test_no_name_leads_out_of_a_place(place: str, name: str) -> None:
+    files = place_of(place)
+    for use in (
+        lambda: files.write(name, b"planted"),
+        lambda: files.read([name]),
+        lambda: files.remove([name]),
+    ):
+        with pytest.raises(StoreError, match="no name of a file"):
+            use()
+
+
+def test_no_link_leads_out_of_a_store(tmp_path: Path) -> None:
+    store = store_to_write(tmp_path / "store")
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "store" / TARGET.key).symlink_to(tmp_path / "victim")
+    with pytest.raises(StoreError, match="a link that leads out"):
+        store.add(log_of(measured("r", 0, 8)))
+    assert not [path for path in (tmp_path / "victim").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("cpu", ["..", ".", "a/../../b", "/", "\ud800", "a b%2F", "é", "x" * 200])
+def test_cpus_of_any_name_have_a_folder_of_the_store(place: str, cpu: str) -> None:
+    store = store_to_write(place)
+    target = replace(TARGET, cpu=cpu)
+    record = replace(measured("r", 0, 8), target_key=target.key)
+    store.add(replace(log_of(record), headers=(stores.header("r", target),)))
+    found = store.log(target.key, 2, {product(8).key})
+    assert found is not None
+    assert [r.target_key for r in found.records] == [target.key]
+    assert len(known(store)) == 1
+
+
+def test_a_task_key_of_a_log_leads_nowhere(tmp_path: Path) -> None:
+    log = log_of(measured("r", 0, 8))
+    for key in (
+        "../../../victim/planted",
+        "x/y",
+        "",
+        "A" * 16,
+        "0" * 15,
+        "0" * 17,
+        "0" * 16 + "\n",
+    ):
+        for entry in (*log.workloads.values(), *log.records):
+            line = encode(entry).replace(product(8).key, key.replace("\n", "\\n"))
+            assert decode(line) is None
+            assert decode(encode(entry)) is not None
+
+
 def test_an_entry_under_the_name_of_another_is_damaged(tmp_path: Path) -> None:
     store = store_to_write(tmp_path)
     store.add(log_of(measured("r", 0, 8)))
@@ -194,6 +294,7 @@ def test_an_entry_under_the_name_of_another_is_damaged(tmp_path: Path) -> None:
         ("[]", "damaged"),
         ('{"format": "other", "version": 1}', "damaged"),
         (f'{{"format": "autotune-store", "version": {VERSION + 1}}}', "reads up to"),
+        ("[" * 100_000, "damaged"),
     ],
 )
 def test_what_is_no_store_is_refused_and_left_as_it_is(

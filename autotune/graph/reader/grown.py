@@ -13,6 +13,7 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from autotune.errors import UsageError
+from autotune.files import read_input
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at, symbols
 from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.onnx_reader import read_outline
@@ -28,6 +29,7 @@ from autotune.graph.state import CHUNKS
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 GENAI_CONFIGURATION = "genai_config.json"
+MOST_CONFIGURATION_BYTES = 1 << 20
 """The file that onnxruntime-genai's builder writes beside a model."""
 _PROBES = 3
 """Lengths at which a model is imported: see `reader.growing`."""
@@ -149,9 +151,9 @@ def _require_places(model: ModelProto, growth: Growth) -> None:
 def extents_of_folder(path: Path, model: ModelProto, states: Iterable[str]) -> dict[str, int]:
     """Extents that the configuration of onnxruntime-genai beside a model tells: of a head."""
     try:
-        text = (path.parent / GENAI_CONFIGURATION).read_text(encoding="utf-8")
+        text = read_input(path.parent / GENAI_CONFIGURATION, MOST_CONFIGURATION_BYTES)
         size = json.loads(text)["model"]["decoder"]["head_size"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UsageError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     inputs = {value.name: value for value in model.graph.input}
     lasts = (inputs[name].type.tensor_type.shape.dim[-1] for name in states)
