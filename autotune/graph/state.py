@@ -45,3 +45,8 @@ class StateInfo:
 def of_session(name: str, n: int) -> str:
     """The name of a tensor as it is for session `n` of several."""
     return f"{name}@{n}"
+
+
+def buffer_of(state: str) -> str:
+    """The buffer of a growing state, which is an input of steps; `state`: the model's input."""
+    return f"{state}.buffer"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.states import inputs_at
+from autotune.graph.state import buffer_of
 from autotune.network.runtime.session import ModelSession
 
 Array = NDArray[Any]
@@ -32,7 +33,7 @@ class KeptState:
     def __init__(self, session: ModelSession, growth: Growth) -> None:
         self._session, self._growth = session, growth
         self._axes = {name: axis for name, (_, axis) in growth.states.items()}
-        self._buffers = dict(zip(growth.states, session.buffers, strict=True))
+        self._buffers = {name: buffer_of(name) for name in growth.states}
         self._begun: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._unused = self._n_holders()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import autotune
@@ -12,6 +15,7 @@ from autotune.errors import UsageError
 from autotune.ort.binding import OrtValue
 from autotune.ort.session import InferenceSession
 from tests.decoders import VOCABULARY, decoder, merged
+from tests.random_decoders import TWELVE, different
 
 CAPACITY = 24
 MODEL = decoder()
@@ -115,6 +119,24 @@ def test_masks_with_gaps_are_no_steps(session: InferenceSession, plain: Any) -> 
     feed["attention_mask"][0, 0] = 0
     for found, expected in zip(session.run(None, feed), plain.run(None, feed), strict=True):
         np.testing.assert_allclose(found[..., 1:, :], expected[..., 1:, :], atol=1e-5)
+
+
+def test_caches_of_twelve_layers_are_paired_by_their_names(tmp_path: Path) -> None:
+    """In files, caches of ONNX Runtime's go on here, and those from here there."""
+    drawn = replace(TWELVE, chunks=(1,), capacity=8)
+    path, rng = tmp_path / "decoder.onnx", np.random.default_rng(0)
+    onnx.save(drawn.model(), path)
+    plain, names = drawn.plain(), [o.name for o in drawn.model().graph.output]
+    for cache in (True, True, False):  # compiled, then read from the cache; not kept
+        session = autotune.InferenceSession(path, cache=cache, **drawn.arguments())
+        plain.reset()
+        ours = plain.caches
+        for n in range(6):
+            tokens = drawn.tokens(rng, 1)
+            feed = drawn.feed(tokens, n) | (ours if n % 3 else plain.caches)
+            found = dict(zip(names, session.run(names, feed), strict=True))
+            assert not different(found, plain(tokens), 1e-5)
+            ours = {name: found[output] for name, output in drawn.pairs.items()}
 
 
 def test_caches_that_are_not_fed_back_are_refused() -> None:

@@ -37,7 +37,7 @@ from autotune.graph.operators.state import (
 from autotune.graph.reader.static_caches import SCATTERS
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.shape_inputs import SHAPE_OPERANDS
-from autotune.graph.state import StateInfo
+from autotune.graph.state import StateInfo, buffer_of
 
 GROUPED = "com.microsoft.GroupQueryAttention"
 SHARES_BUFFER = "autotune_state"
@@ -498,7 +498,7 @@ class Growing:
         output, axis = self.growth.states[state]
         kind = self.editor.types[state]
         first = rw("Transpose", new, perm=rows_first(axis, len(kind.shape)))
-        buffer, rows, attrs = _buffer(state), _rows(output), {"axis": axis}
+        buffer, rows, attrs = buffer_of(state), _rows(output), {"axis": axis}
 
         def written(op: str, made: str, **more: str) -> tuple[str, str]:
             node = Node(f"{rw.node.name}/rows", op, (first,), (made,), {**attrs, **more})
@@ -622,10 +622,6 @@ def _rows(output: str) -> str:
     return f"{output}.rows"
 
 
-def _buffer(state: str) -> str:
-    return f"{state}.buffer"
-
-
 def begin_state(held: tuple[str, ...]) -> StateInfo:
     """That of the network that begins a sequence: see `StateInfo`."""
     return StateInfo(held=held)
@@ -647,7 +643,7 @@ def state_of(
     `StateInfo`."""
     buffers, axes, steps = {}, {}, {}
     for state, (output, axis) in growth.states.items():
-        buffer, rows = _buffer(state), _rows(output)
+        buffer, rows = buffer_of(state), _rows(output)
         buffers[buffer], axes[buffer] = rows, axis
         if _steps(buffer) in types:
             steps[buffer] = _steps(buffer)
@@ -702,7 +698,7 @@ def grown_graph(graph: Graph, growth: Growth) -> Graph:
     """`graph` with buffers and `filled` in place of states, rows in place of their outputs."""
     types, inputs, outputs = dict(graph.types), list(graph.inputs), list(graph.outputs)
     for state, (output, axis) in growth.states.items():
-        kind, buffer, rows = types[state], _buffer(state), _rows(output)
+        kind, buffer, rows = types[state], buffer_of(state), _rows(output)
         shape = (*kind.shape[:axis], growth.capacity, *kind.shape[axis + 1 :])
         stored = stored_as(growth, kind)
         types[buffer] = TensorType(shape, stored)

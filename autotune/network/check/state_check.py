@@ -25,7 +25,7 @@ from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.grown import Grown
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.states import inputs_at
-from autotune.graph.state import StateInfo
+from autotune.graph.state import StateInfo, buffer_of
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.steps import axes_of_places, n_places_of, steps_of
 from autotune.network.check.accuracy import Report, Tally, worst_of
@@ -116,8 +116,9 @@ class _Check:
             kind = f"{chunk} behind {starts[session]}{together}"
             self.kinds.append(kind)
             actual = {name: array[n : n + 1] if many else array for name, array in found.items()}
-            for (output, _), name in zip(self.growth.states.values(), session.buffers, strict=True):
-                actual[output] = session.numbers(name, starts[session], session.length)
+            for state, (output, _) in self.growth.states.items():
+                new = starts[session], session.length
+                actual[output] = session.numbers(buffer_of(state), *new)
             for name, array in actual.items():
                 self._compare(kind, name, array, wanted[name])
 
@@ -236,8 +237,9 @@ class _Original:
         """Outputs by name; new rows of a state alone."""
         growth, total = self._growth, length + chunk
         feed = self._computed(length, total) | dict(inputs)
-        for state, rows in zip(growth.states, states.values(), strict=True):
-            feed[state] = self._padded(state, rows.astype(self._dtype(state)))
+        for state in growth.states:
+            rows = states[buffer_of(state)].astype(self._dtype(state))
+            feed[state] = self._padded(state, rows)
         with blamed(ONNXRUNTIME, "run", "`check=False` compiles it all the same"):
             found = dict(self._run(feed))
         for output, axis in growth.states.values():
