@@ -28,7 +28,7 @@ import autotune
 from autotune.errors import AutotuneError
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.hybrid import HybridArtifact, leaves
-from autotune.network.runtime.baselines import Runner, onnxruntime_runner
+from autotune.network.runtime.baselines import Runner, apart_runner, onnxruntime_runner
 from autotune.network.runtime.loading import model_of
 from benchmarks import exports, real_inputs
 
@@ -236,7 +236,7 @@ def tried(model: RealModel, path: Path) -> Row:
         ).artifact
         row |= _parts(made)
         theirs = onnxruntime_runner(path, made.n_threads)
-        plain = onnxruntime_runner(path, made.n_threads, optimise=False)
+        plain = apart_runner(path, made.n_threads)
         return row | _compared(model, model_of(made).run, theirs, plain)
     except AutotuneError as error:
         return row | {"outcome": "refused", "operators": error.message}

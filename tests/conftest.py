@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autotune.network.runtime.apart import apart
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce, mul
@@ -106,6 +107,14 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         for name, value in UNCOMPARED.items():
             patch.setenv(name, value)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _process_of_onnxruntime(_cache_of_its_own: None) -> Iterator[None]:
+    """One process serves the checks of all tests, which saves the start of one for each."""
+    process = apart()
+    yield
+    del process
 
 
 @pytest.fixture(scope="session")

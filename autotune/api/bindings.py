@@ -33,6 +33,7 @@ from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.state import CACHE_TYPES
 from autotune.network.check.oracles import Original
 from autotune.network.compile.variants import unified
+from autotune.network.runtime.apart import ApartProcess, apart
 from autotune.records import Header
 
 PLAIN = "f32"
@@ -95,7 +96,8 @@ class Bound:
 
     `fallback`: what cannot be compiled may run in ONNX Runtime. `files`: the model's as they were
     in the beginning, for it is read several times. `grown`: of a model whose state grows, in the
-    order of its variants. `replaced`: states of a fixed shape, by input.
+    order of its variants. `replaced`: states of a fixed shape, by input. `process`: for models in
+    ONNX Runtime, which one process serves as long as this is there.
     """
 
     model: BoundModel
@@ -104,6 +106,7 @@ class Bound:
     files: Stamps = field(default=Stamps(()), compare=False)
     grown: tuple[Grown, ...] = ()
     replaced: Mapping[str, str] = field(default_factory=dict)
+    process: ApartProcess = field(default_factory=apart, compare=False, repr=False)
 
     @property
     def path(self) -> Path:

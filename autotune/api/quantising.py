@@ -45,7 +45,7 @@ from autotune.network.quantise.quantiser import (
     is_quantised_already,
     quantisation_package,
 )
-from autotune.network.runtime.loading import model_of
+from autotune.network.runtime.loading import proved_model
 from autotune.network.runtime.runtime import Model, require_inputs
 from autotune.target import Target
 from autotune.units import format_seconds
@@ -178,7 +178,7 @@ class Quantising:
         self._calibration, self._held = samples[::2], samples[1::2]
         self._fixed = original.fed
         self._target = first.target
-        self._float = model_of(compile_plan(first, sources).artifact)
+        self._float = proved_model(compile_plan(first, sources).artifact)
         self._judge = Judge(self._float.run, self._held, tuple(request.labels or ()))
         with progress("folding constants"):
             self.form = float_form(given, folder)
@@ -237,7 +237,7 @@ class Quantising:
     def _compiled(self, path: Path) -> tuple[Model, Sources]:
         chosen = self._plan(path)
         sources = chosen.sources()
-        return model_of(compile_plan(chosen, sources).artifact), sources
+        return proved_model(compile_plan(chosen, sources).artifact), sources
 
     # --- speed ---
 

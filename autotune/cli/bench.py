@@ -262,13 +262,13 @@ def _model(
 
         return load(source, threads)
     from autotune.api.compile.compiling import compile_plan, plan
-    from autotune.network.runtime.loading import model_of
+    from autotune.network.runtime.loading import proved_model
 
     request = CompileRequest(source, log, threads=threads, note=say_note, **options)
     done = compile_plan(replace(plan(request), progress=counting))
     if done.report is not None:
         say(str(done.report))
-    return model_of(done.artifact, threads)
+    return proved_model(done.artifact, threads)
 
 
 def _compare(

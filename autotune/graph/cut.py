@@ -27,7 +27,7 @@ from autotune.graph.reader.onnx_nodes import type_of
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.reader.survey import Ask, DeclaredTypes, Survey, survey
 from autotune.graph.segments import Span, leaks, needed, onnx_model, reads, segment_model, spans
-from autotune.graph.shape_inputs import deciding_inputs
+from autotune.graph.shape_inputs import deciding_inputs, inputs_bound_by_value
 
 _ROUNDS = 24
 """Rounds that refuse single nodes; later rounds refuse whole segments."""
@@ -63,8 +63,10 @@ def cut_model(
         network = replace(segment.network, random_weights=bound.random_weights)
         return replace(segment, network=network)
 
+    deciding = (*cut.deciding, *inputs_bound_by_value(model.proto))
     return replace(
         cut.mapped(stated),
+        deciding=tuple(dict.fromkeys(deciding)),
         random_weights=bound.random_weights,
         constant_inputs=dict(bound.constants),
         precision=precision,

@@ -105,7 +105,7 @@ class Cut:
 
     `inputs`, `outputs`: of the whole; extents that the data decide are -1, and `dtype` is "string"
     for strings and "" for other than tensors. `outside`: the nodes that are not compiled.
-    `deciding`: inputs that shapes follow from which are known only at run time.
+    `deciding`: inputs that shapes follow from which are known only at run time, or control flow.
     """
 
     name: str

@@ -109,18 +109,20 @@ class Child:
         here, there = socket.socketpair()
         watched, self._lifeline = os.pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
-        numbers = (there.fileno(), watched, os.getpid(), self._setup.data_bytes)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, numbers)],
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
-            pass_fds=(there.fileno(), watched),
-            process_group=0,
-        )
-        there.close()
-        os.close(watched)
         self._channel = Channel(here)
+        numbers = (there.fileno(), watched, os.getpid(), self._setup.data_bytes)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, numbers)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=(there.fileno(), watched),
+                process_group=0,
+            )
+        finally:
+            there.close()
+            os.close(watched)
         self.generation += 1
         fields = {"handler": self._setup.handler, "arguments": self._setup.arguments}
         self.send(Message("setup", fields, self._setup.blobs), self._start_timeout_s)

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import autotune
 from autotune.errors import ModelError
 from autotune.graph.network import build_network
-from autotune.network.runtime.baselines import onnxruntime_runner
+from autotune.network.runtime.baselines import apart_runner
 from tests.graph.onnx_models import execute
 
 f32, u8, i8, i32 = np.float32, np.uint8, np.int8, np.int32
@@ -98,7 +98,7 @@ def test_what_the_standard_defines_is_computed(name: str, tmp_path: Path) -> Non
     proto, path = DEFINED[name], tmp_path / "m.onnx"
     onnx.save(proto, path)
     feeds = {"x": 3 * np.random.default_rng(0).standard_normal((2, 8)).astype(f32)}
-    want = onnxruntime_runner(path, 1, optimise=False)(feeds)["y"]  # optimised it drops the Relu
+    want = apart_runner(path, 1)(feeds)["y"]  # optimised it drops the Relu
     found = execute(build_network(path), feeds)["y"]
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
 

@@ -24,7 +24,7 @@ from autotune.network.check.differences import difference, max_error
 from autotune.network.check.oracles import Original, onnxruntime_oracle, reference_oracle
 from autotune.network.check.rounding import rounded_anew
 from autotune.network.compile.compiler import compile_network
-from autotune.network.runtime.baselines import onnxruntime_runner
+from autotune.network.runtime.baselines import apart_runner
 from autotune.network.runtime.runtime import Model
 from autotune.target import host_target
 
@@ -370,11 +370,11 @@ def test_where_onnxruntime_and_the_standard_differ_the_standard_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deviating(*arguments: Any, **options: Any) -> oracles.Runner:
-        run = onnxruntime_runner(*arguments, **options)
+        run = apart_runner(*arguments, **options)
         return lambda inputs: {"y": run(inputs)["y"] * np.float32(1.1)}
 
     path = text(tmp_path, MLP.replace("N", "1"), w=np.eye(4, dtype=np.float32))
-    monkeypatch.setattr(oracles, "onnxruntime_runner", deviating)
+    monkeypatch.setattr(oracles, "apart_runner", deviating)
     report = check(path)
     assert "ONNX Runtime computes MatMul (node 'y') otherwise than defined" in report.notes[0]
     with pytest.raises(WrongNumbers):

@@ -66,7 +66,9 @@ def check_split(artifact: Artifact, plan: CompilePlan) -> Report:
     shapes = _shapes_at(plan, axes, extent)
     network = network_at(plan.bound.model, shapes, plain_precision(plan.precision))
     known = {end.name: end.shape for end in artifact.inputs}
-    model = model_of(artifact).at({**known, **{n: s for n, s in shapes.items() if n in known}})
+    model = model_of(artifact, is_apart=True).at(
+        {**known, **{n: s for n, s in shapes.items() if n in known}}
+    )
     return check_model(model, network, plan.bound.original(shapes))
 
 

@@ -21,11 +21,14 @@ from autotune.network.bench.bench import BenchResult
 from autotune.network.bench.callers import CallersResult, bench_callers, require_callers
 from autotune.network.bench.tokens import TokensResult, random_prompt
 from autotune.network.check.oracles import Original
+from autotune.network.runtime import token_loops
+from autotune.network.runtime.apart import apart
 from autotune.network.runtime.baselines import (
     BASELINES,
     Runner,
     baseline,
     baselines_of_callers,
+    require_alive,
     wide_inputs,
 )
 from autotune.network.runtime.loading import load, model_of
@@ -88,7 +91,10 @@ def bench(
     with model_file(origin) as path:
         source, fixed = _onnx_model(ours, path)
         sides: dict[str, Sequence[Runner]] = {}
+        process, fed = apart(), {**(inputs or random_inputs(ours.input_info)), **fixed}
+        process.start()
         for name in names:
+            require_alive(name, source, ours.n_threads, fed)
             if callers is None:
                 sides[name] = [baseline(name, source, ours.n_threads)]
             else:
@@ -123,12 +129,16 @@ def bench_tokens(
             f"{prompt} + {tokens} tokens are not within the capacity of {capacity}",
             "give one token or more of each, or compile with a larger `capacity`",
         )
-    begun = random_inputs(session.begin_info)
+    begun, process = random_inputs(session.begin_info), apart()
     sides: dict[str, Begin] = {"autotune": lambda: _sequence(ours, begun)}
     if names:
         origin = Path(model or ours.artifact.model_path)
         _require_same_model(ours, origin)
-        sides |= {name: token_loop(name, origin, ours.n_threads, total, begun) for name in names}
+        process.start()
+        for name in names:
+            given = name, origin, ours.n_threads, total, begun
+            token_loops.require_alive(*given)
+            sides[name] = token_loop(*given)
     words = random_prompt(prompt, session.input_info[0].limit)
     return network_tokens.bench_tokens(
         sides, words, tokens, ours.n_threads, time_s, usage=read_usage

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,8 @@ def compile_plan(plan: CompilePlan, sources: Sources | None = None) -> Compiled:
     outputs are wrong, LogMismatch for a log of another model or CPU, ModelError where the model's
     file has changed meanwhile.
     """
+    if plan.request.check and _is_runnable(plan):
+        plan.bound.process.start()  # it is there when the outputs are to be checked
     sources = plan.sources() if sources is None else sources
     for text in (*denial(), *sources.notes, *form_notes(plan.precision, plan.target)):
         plan.note(text)
@@ -251,7 +254,7 @@ def _by_precision(sources: Sources, plan: CompilePlan) -> Compiled:
 def _compiled(sources: Sources, plan: CompilePlan, split: BatchSplit | None) -> Compiled:
     artifact, networks = _programs(sources, plan)
     artifact = replace(artifact, split=split)
-    if not runs_here(plan.target) and not plan.request.runner:
+    if not _is_runnable(plan):
         if plan.request.check:
             text = f"not checked: this CPU cannot run code for {plan.target.cpu}"
             plan.note(f"{text}; give a command that can as `runner`")
@@ -264,11 +267,16 @@ def _compiled(sources: Sources, plan: CompilePlan, split: BatchSplit | None) -> 
     return _checked(artifact, networks, plan)
 
 
+def _is_runnable(plan: CompilePlan) -> bool:
+    """Whether the network can be run: here, or behind a runner."""
+    return bool(plan.request.runner) or runs_here(plan.target)
+
+
 def _costs_more(artifact: Artifact, plan: CompilePlan) -> bool:
     """Whether a cut is to be undone: its price is measured, and told."""
     try:
         with plan.progress("timing it beside ONNX Runtime"):
-            found = cut_times(model_of(artifact), plan.bound.originals())
+            found = cut_times(artifact, plan.bound.originals())
     except AutotuneError as error:
         text = f"what ONNX Runtime takes cannot be measured on random inputs: {error.message}"
         plan.note(text)
@@ -400,9 +408,10 @@ def _checked_state(artifact: Artifact, plan: CompilePlan) -> Compiled:
 
 @contextmanager
 def _runs(plan: CompilePlan) -> Iterator[Callable[[Artifact], Model]]:
-    """Makes a model of an artifact: in this process, or behind the runner of the request."""
+    """Makes a model of an artifact: here, ONNX Runtime's part apart, or behind the runner of the
+    request."""
     if not plan.request.runner:
-        yield model_of
+        yield partial(model_of, is_apart=True)
         return
     from autotune.measure.program import connected, measuring_program
     from autotune.network.runtime.far import FarModel

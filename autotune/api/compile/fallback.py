@@ -6,9 +6,10 @@ sources_of(bound) ─► Sources: networks ; cuts, where something runs in ONNX 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from autotune.api.bindings import Bound, Variant
 from autotune.config import plain_precision
@@ -20,19 +21,18 @@ from autotune.graph.network import Network, Port
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.survey import Ask, nobody
 from autotune.measure.noise import judge, read_usage
+from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.hybrid import HybridArtifact, leaves
 from autotune.network.bench.bench import interleave
 from autotune.network.bench.profile import fallback_share
 from autotune.network.check.oracles import Original
 from autotune.network.compile.variants import unified
+from autotune.network.runtime.apart import apart, has_onnxruntime
 from autotune.network.runtime.baselines import blamed, onnxruntime_runner
-from autotune.network.runtime.onnx_session import (
-    FALLBACK_HINT,
-    OnnxSession,
-    declared_types,
-    require_onnxruntime,
-)
-from autotune.network.runtime.runtime import Model, random_inputs
+from autotune.network.runtime.loading import model_of
+from autotune.network.runtime.onnx_session import FALLBACK_HINT, OnnxSession, declared_types
+from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
+from autotune.network.runtime.runtime import random_inputs
 from autotune.units import format_seconds
 from autotune.wording import VALUE, arguments
 
@@ -105,15 +105,11 @@ def _may_be_decided(model: Path) -> bool:
 
 def _missing(refusal: NotCompilable) -> MissingDependency | None:
     """The error where ONNX Runtime, which could run the refused nodes, is not installed."""
-    try:
-        require_onnxruntime("")
-    except MissingDependency as error:
-        missing = MissingDependency(
-            f"{refusal.message}; onnxruntime, which could run it, is not installed", FALLBACK_HINT
-        )
-        missing.__cause__ = error
-        return missing
-    return None
+    if has_onnxruntime():
+        return None
+    return MissingDependency(
+        f"{refusal.message}; onnxruntime, which could run it, is not installed", FALLBACK_HINT
+    )
 
 
 WHOLE = "the whole model is faster there"
@@ -139,7 +135,7 @@ def _loadable(segment: Segment) -> Segment:
     failure = ModelError("")
     for form in loadable_forms(segment):
         try:
-            OnnxSession(form.onnx, form.outputs, {}, 1)
+            OnnxSession(form.onnx, form.outputs, {}, 1, is_apart=True)
             return form
         except ModelError as error:
             failure = error if not failure.message else failure
@@ -185,7 +181,7 @@ def outside_texts(cut: Cut) -> Iterator[str]:
         yield f"  {ops} ({count} '{nodes[0].name}'): {reason}"
     if cut.deciding:
         known = arguments(constants=dict.fromkeys(cut.deciding, VALUE))
-        yield f"  inputs that decide shapes and are always the same can be bound: {known}"
+        yield f"  inputs that decide what is computed and are always the same can be bound: {known}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,21 +211,21 @@ class CutTimes:
         return f"{told}: the cut costs more than it saves" if self.is_slower else told
 
 
-def cut_times(model: Model, originals: Sequence[Original]) -> CutTimes | None:
+def cut_times(artifact: Artifact, originals: Sequence[Original]) -> CutTimes | None:
     """Time that a cut saves, on random inputs at the largest shape; None if nothing is compiled.
 
-    `originals`: the file at every shape. Raises ModelError for models that random inputs do not
-    suit.
+    `originals`: the file at every shape. Both are timed apart. Raises ModelError for models that
+    random inputs do not suit, or of which ONNX Runtime dies.
     """
-    pairs = zip(model.variants, originals, strict=True)
-    largest, original = max(pairs, key=lambda p: sum(math.prod(e.shape) for e in p[0].input_info))
-    segments = largest.artifact.segments if isinstance(largest.artifact, HybridArtifact) else ()
+    pairs = zip(artifact.variants, originals, strict=True)
+    largest, original = max(pairs, key=lambda p: sum(math.prod(e.shape) for e in p[0].inputs))
+    segments = largest.segments if isinstance(largest, HybridArtifact) else ()
     if all(leaf.network is None for leaf in leaves(segments)):
         return None
-    share = fallback_share(largest)
-    before = read_usage()
-    ours_s, theirs_s = _beside_the_whole(largest, original)
-    return CutTimes(ours_s, theirs_s, share, judge(before, read_usage(), ()) is not None)
+    alone = replace(largest, others=())
+    with blamed(ONNXRUNTIME, "run", ""):
+        found = apart().call(_times, alone, original.source, original.fed)
+    return CutTimes(*found)
 
 
 _SLOWER = 1.2
@@ -238,18 +234,19 @@ _N_RUNS, _LEAST_S = 10, 0.1
 """Runs and seconds that each side is measured for, at least."""
 
 
-def _beside_the_whole(model: Model, original: Original) -> tuple[float, float]:
-    """Least latency of a cut model, and of the whole in ONNX Runtime, in turns.
-
-    Co-tenants make medians of so few runs tell nothing.
-    """
+def _times(
+    artifact: Artifact, source: Any, fed: Mapping[str, Any]
+) -> tuple[float, float, float, bool]:
+    """The fields of `CutTimes`. Co-tenants make medians of so few runs tell nothing."""
+    model = model_of(artifact)
+    share = fallback_share(model)
     inputs = random_inputs(model.input_info)
-    whole = onnxruntime_runner(original.source, model.n_threads)
-    fed = {**inputs, **original.fed}
-    with blamed("ONNX Runtime", "run", ""):
-        sides = interleave([lambda: model.run(inputs), lambda: whole(fed)], _N_RUNS, _LEAST_S)
+    whole = onnxruntime_runner(source, model.n_threads)
+    given = {**inputs, **fed}
+    before = read_usage()
+    sides = interleave([lambda: model.run(inputs), lambda: whole(given)], _N_RUNS, _LEAST_S)
     ours_s, theirs_s = map(min, sides)
-    return ours_s, theirs_s
+    return ours_s, theirs_s, share, judge(before, read_usage(), ()) is not None
 
 
 _MOST_NAMES = 6

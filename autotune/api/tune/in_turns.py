@@ -26,7 +26,7 @@ from autotune.errors import AutotuneError
 from autotune.machine import read_limits
 from autotune.measure.memory_plan import private_bytes, require_memory
 from autotune.network.bench.gate import GateVerdict, Rounds, rounds_within, verdict
-from autotune.network.runtime.loading import model_of
+from autotune.network.runtime.loading import proved_model
 from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.records import End, InTurns, Journal, Log, read_log
 from autotune.target import runs_here
@@ -64,8 +64,8 @@ def compare_in_turns(path: Path, stop: Callable[[], bool] = never) -> InTurns:
     chosen = plan_of_log(CompileRequest(log=path, target="log", check=False))
     require_memory(read_limits(), private_bytes(), 2 * model_bytes(chosen.bound.path))
     untuned = replace(chosen, log=None, records=None, drafts={}, carried=set())
-    now = model_of(compile_plan(chosen).artifact)
-    before = model_of(compile_plan(untuned).artifact)
+    now = proved_model(compile_plan(chosen).artifact)
+    before = proved_model(compile_plan(untuned).artifact)
     shares = [variant.share for variant in variants_of(log.header)]
     return _weighted([*_timed(now, before, shares, stop)])
 

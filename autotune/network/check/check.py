@@ -36,12 +36,11 @@ from autotune.network.check.differences import (
     tolerance,
 )
 from autotune.network.check.experience import Experience, Spread
-from autotune.network.check.oracles import Oracle, Oracles, Original
+from autotune.network.check.oracles import Oracle, Oracles, Original, by_onnxruntime
 from autotune.network.check.quantised_outputs import is_quantised, is_within_a_step, output_steps
 from autotune.network.check.standard import Judgement, by_definition
 from autotune.network.check.undefined_outputs import draws, undefined_outputs
 from autotune.network.compile.memory import StoragePlace, place_of
-from autotune.network.runtime.baselines import baseline
 from autotune.network.runtime.hybrid_runtime import HybridModel
 from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
 from autotune.network.runtime.runtime import Model, random_inputs
@@ -480,7 +479,7 @@ def check_onnxruntime(model: Model, onnx_model: Any, seed: int = 0) -> float:
     where that cannot run the model.
     """
     inputs = random_inputs(model.input_info, seed)
-    expected = baseline("onnxruntime", onnx_model, model.n_threads)(inputs)
+    expected = by_onnxruntime(model.n_threads, onnx_model)(inputs)
     return _require(model.run(inputs), expected)
 
 

@@ -31,7 +31,7 @@ from autotune.graph.reader.onnx_reader import bind_inputs, prepare_model, read_f
 from autotune.graph.reader.opsets import opset_of
 from autotune.network.check.definitions import DEFINITIONS
 from autotune.network.check.rounding import EXACT, rounded_anew
-from autotune.network.runtime.baselines import Runner, blamed, onnxruntime_runner
+from autotune.network.runtime.baselines import Runner, apart_runner, blamed
 from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
 
 Array = NDArray[Any]
@@ -127,9 +127,12 @@ def onnxruntime_oracle(original: Original, n_threads: int) -> Oracle:
 
 
 def by_onnxruntime(n_threads: int, model: Path | ModelProto) -> Runner:
-    """`model` in ONNX Runtime without optimisations. Raises ModelError, also when it is called."""
+    """`model` in ONNX Runtime without optimisations, in a process of its own.
+
+    Raises ModelError, also when it is called.
+    """
     with blamed(ONNXRUNTIME, "load", ""):
-        run = onnxruntime_runner(model, n_threads, optimise=False)
+        run = apart_runner(model, n_threads)
 
     def outputs(inputs: Arrays) -> dict[str, Array]:
         with blamed(ONNXRUNTIME, "run", ""):

@@ -31,7 +31,7 @@ from autotune.network.artifact.steps import axes_of_places, n_places_of, steps_o
 from autotune.network.check.accuracy import Report, Tally, worst_of
 from autotune.network.check.differences import difference, tolerance
 from autotune.network.check.quantised_outputs import is_quantised
-from autotune.network.runtime.baselines import blamed, onnxruntime_runner
+from autotune.network.runtime.baselines import apart_runner, blamed
 from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
 from autotune.network.runtime.runtime import Model, random_array
 from autotune.network.runtime.session import ModelSession, step_together
@@ -46,6 +46,7 @@ _ROUNDS = f"activations are rounded to bytes: outputs may differ by {_ROUNDED:g}
 _CACHE_ERRORS = {"float32": 0.0, "bfloat16": 2e-2, "int8": 5e-2}
 """Tolerance by the type of a state's elements: new places are read as they are rounded."""
 _REPORT = "please report it with the model; `check=False` compiles it all the same"
+_UNCHECKED = "`check=False` compiles it all the same"
 _WIDER = "compile it with a wider `cache_type`, or with a larger `max_error`"
 
 
@@ -213,7 +214,8 @@ class _Original:
         outline = read_outline(bound.path)
         self.rounds = _rounds(outline)
         self._types = {i.name: i.type.tensor_type.elem_type for i in outline.graph.input}
-        self._run = onnxruntime_runner(bound.path, n_threads, optimise=False)
+        with blamed(ONNXRUNTIME, "load", _UNCHECKED):
+            self._run = apart_runner(bound.path, n_threads)
         zeros = {
             value.name: np.zeros(_shape(value, grown.first), self._dtype(value.name))
             for value in outline.graph.input
@@ -227,7 +229,8 @@ class _Original:
         growth, held = self._growth, self._held | dict(inputs)
         if growth.flag and growth.passed:
             flag = {growth.flag: np.zeros_like(held[growth.flag])}
-            found = self._run({**self._first, **inputs, **flag})
+            with blamed(ONNXRUNTIME, "run", _UNCHECKED):
+                found = self._run({**self._first, **inputs, **flag})
             held |= {name: found[output] for name, output in growth.passed.items()}
         return held
 
@@ -240,7 +243,7 @@ class _Original:
         for state in growth.states:
             rows = states[buffer_of(state)].astype(self._dtype(state))
             feed[state] = self._padded(state, rows)
-        with blamed(ONNXRUNTIME, "run", "`check=False` compiles it all the same"):
+        with blamed(ONNXRUNTIME, "run", _UNCHECKED):
             found = dict(self._run(feed))
         for output, axis in growth.states.values():
             found[output] = found[output].take(range(length, total), axis)

@@ -9,7 +9,7 @@ settings are its defaults. Each inference binds its inputs again and allocates n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto
 
 from autotune import telemetry
 from autotune.errors import AutotuneError, MissingDependency, ModelError
+from autotune.network.runtime.apart import Failed, apart, has_onnxruntime
 from autotune.network.runtime.onnxruntime_package import onnxruntime_package
-from autotune.network.runtime.ort_values import array_of, is_plain, kind_of, ort_value
+from autotune.network.runtime.ort_sessions import NONE, SessionSetting, ort_session, run_session
 from autotune.wording import arguments
 
 _REASON_WIDTH = 400
@@ -45,6 +46,17 @@ def baseline(name: str, model: Any, n_threads: int) -> Runner:
             return runner(inputs)
 
     return run
+
+
+def require_alive(name: str, model: Any, n_threads: int, inputs: Mapping[str, Array]) -> None:
+    """Raise ModelError where the runtime `name` dies of `model`, of which it computes one inference
+    apart. What it refuses it tells when it is asked."""
+    with blamed(name, "run", f"leave out {arguments(against=name)}"), suppress(Failed):
+        apart().call(_run_once, name, model, n_threads, dict(inputs))
+
+
+def _run_once(name: str, model: Any, n_threads: int, inputs: Mapping[str, Array]) -> None:
+    BASELINES[name](model, n_threads)(inputs)
 
 
 def baselines_of_callers(
@@ -102,44 +114,33 @@ def blamed(name: str, action: str, hint: str) -> Iterator[None]:
         raise ModelError(f"{name} cannot {action} the model: {reason}", hint) from error
 
 
-def onnxruntime_runner(model: Any, n_threads: int, optimise: bool = True) -> Runner:
-    """A function that runs `model` (path or ModelProto) by ONNX Runtime, else at its defaults.
-
-    Without `optimise` it computes the model node by node.
-    """
-    session = onnxruntime_session(model, n_threads, optimise)
+def onnxruntime_runner(model: Any, n_threads: int) -> Runner:
+    """A function that runs `model` (path or ModelProto) by ONNX Runtime, else at its defaults."""
+    session = onnxruntime_session(model, n_threads)
     names = [output.name for output in session.get_outputs()]
-    if any(map(_is_small, (*session.get_inputs(), *session.get_outputs()))):
-        return lambda inputs: _by_values(onnxruntime_package(), session, names, inputs)
-    return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
+    package = onnxruntime_package()
+    return lambda inputs: dict(zip(names, run_session(package, session, None, inputs), strict=True))
 
 
-def onnxruntime_session(model: Any, n_threads: int, optimise: bool = True) -> Any:
+def onnxruntime_session(model: Any, n_threads: int) -> Any:
     """ONNX Runtime's session of `model` (path or ModelProto). Raises MissingDependency."""
     try:
-        onnxruntime = onnxruntime_package()
+        package = onnxruntime_package()
     except ImportError as error:
         raise _missing("onnxruntime") from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = n_threads
-    options.log_severity_level = 4
-    if not optimise:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
+    return ort_session(package, _source(model), SessionSetting(n_threads))
 
 
-def _is_small(port: Any) -> bool:
-    """Whether a port of ONNX Runtime's has elements of a type that NumPy does not have."""
-    kind = kind_of(port.type.removeprefix("tensor(").removesuffix(")"))
-    return kind is not None and not is_plain(helper.tensor_dtype_to_np_dtype(kind))
+def apart_runner(model: Any, n_threads: int) -> Runner:
+    """A function that runs `model` (path or ModelProto) by ONNX Runtime node by node, apart.
 
-
-def _by_values(
-    package: Any, session: Any, names: list[str], inputs: Mapping[str, Array]
-) -> dict[str, Array]:
-    given = {name: ort_value(package, array) for name, array in inputs.items()}
-    found = session.run_with_ort_values(names, given)
-    return {name: array_of(value) for name, value in zip(names, found, strict=True)}
+    Raises MissingDependency.
+    """
+    if not has_onnxruntime():
+        raise _missing("onnxruntime")
+    session = apart().session(_source(model), SessionSetting(n_threads, NONE))
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
 
 
 def openvino_default_runner(model: Any, n_threads: int) -> Runner:

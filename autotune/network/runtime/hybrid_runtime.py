@@ -43,12 +43,17 @@ Array = NDArray[Any]
 class HybridModel(Model):
     """`Model` for a hybrid artifact: the same methods; outputs may be lists where ONNX has them.
 
+    `is_apart`: ONNX Runtime is in a process of its own, which is slower, and may die of the model.
     Unlike other models, one that was loaded before a fork does not work in the child: ONNX
     Runtime's threads do not live there.
     """
 
     def __init__(
-        self, artifact: HybridArtifact, n_threads: int | None = None, memory: Memory | None = None
+        self,
+        artifact: HybridArtifact,
+        n_threads: int | None = None,
+        memory: Memory | None = None,
+        is_apart: bool = False,
     ) -> None:
         require_threads(n_threads, are_here=False)
         self._asked = n_threads
@@ -58,12 +63,15 @@ class HybridModel(Model):
         self._memory = memory or Memory(artifact)
         self._expected = {e.name: (as_passed(e), e.numpy_dtype) for e in artifact.inputs}
         is_alone = all(leaf.network is None for leaf in leaves(self.segments))
-        self.steps = HybridSteps(self.segments, StepSetting(self.n_threads, self._memory, is_alone))
+        setting = StepSetting(self.n_threads, self._memory, is_alone, is_apart)
+        self.steps = HybridSteps(self.segments, setting)
         self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         variants: Sequence[Any] = artifact.others
-        self._others = tuple(HybridModel(v, self.n_threads, self._memory) for v in variants)
+        self._others = tuple(
+            HybridModel(v, self.n_threads, self._memory, is_apart) for v in variants
+        )
         self._telling, self._by_shape = telling_shapes(artifact)
 
     def __reduce__(self) -> tuple[Any, ...]:

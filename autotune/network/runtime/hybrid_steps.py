@@ -31,11 +31,12 @@ Seconds: TypeAlias = "NDArray[np.float64] | None"
 
 @dataclass(frozen=True)
 class StepSetting:
-    """Settings of all steps: see `HybridModel`. `is_alone`: see `OnnxSession`."""
+    """Settings of all steps: see `HybridModel`. `is_alone`, `is_apart`: see `OnnxSession`."""
 
     n_threads: int
     memory: Memory
     is_alone: bool
+    is_apart: bool = False
 
 
 class HybridSteps:
@@ -90,9 +91,8 @@ def _step(
     if segment.network is not None:
         model = Model(segment.network, setting.n_threads, setting.memory)
         return _Compiled(segment.inputs, model, row)
-    session = OnnxSession(
-        segment.onnx, segment.outputs, static, setting.n_threads, setting.is_alone
-    )
+    how = setting.n_threads, setting.is_alone, setting.is_apart
+    session = OnnxSession(segment.onnx, segment.outputs, static, *how)
     return _Foreign(session, row)
 
 

@@ -12,11 +12,12 @@ artifact is native code. Files of former versions have objects in place of linke
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from autotune.errors import ArtifactError, UsageError
+from autotune.errors import ArtifactError, AutotuneError, UsageError
 from autotune.files import open_input
 from autotune.machine import require_threads
 from autotune.network.artifact import container
@@ -41,7 +42,7 @@ from autotune.network.artifact.container import (
     require,
 )
 from autotune.network.artifact.manifest import artifact_of, read, require_manifest, separated
-from autotune.network.runtime.runtime import Model
+from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.pages import SHARED, require_memory
 
 _FIRST_VERSION, _IMAGE_VERSION = 2, 6
@@ -67,8 +68,8 @@ def load(path: str | Path, n_threads: int | None = None, memory: str = SHARED) -
     return model_of(artifact, n_threads)
 
 
-def model_of(artifact: Artifact, n_threads: int | None = None) -> Model:
-    """The model of an artifact, ready to run: see `Model`.
+def model_of(artifact: Artifact, n_threads: int | None = None, is_apart: bool = False) -> Model:
+    """The model of an artifact, ready to run: see `Model`. `is_apart`: see `HybridModel`.
 
     Raises MissingDependency for one of which a part runs in ONNX Runtime, where that is missing.
     """
@@ -78,7 +79,28 @@ def model_of(artifact: Artifact, n_threads: int | None = None) -> Model:
     from autotune.network.runtime.hybrid_runtime import HybridModel
 
     assert isinstance(artifact, HybridArtifact)
-    return HybridModel(artifact, n_threads)
+    return HybridModel(artifact, n_threads, is_apart=is_apart)
+
+
+def proved_model(artifact: Artifact, n_threads: int | None = None) -> Model:
+    """`model_of`, of which ONNX Runtime's part has computed one inference apart.
+
+    Raises ModelError where it dies of it, and as `model_of`.
+    """
+    if type(artifact) is not Artifact:
+        from autotune.network.runtime.apart import Failed, apart
+        from autotune.network.runtime.baselines import blamed
+        from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
+
+        with blamed(ONNXRUNTIME, "run", ""), suppress(Failed):
+            apart().call(_run_once, artifact, n_threads)
+    return model_of(artifact, n_threads)
+
+
+def _run_once(artifact: Artifact, n_threads: int | None) -> None:
+    with suppress(AutotuneError):  # of random inputs that do not suit
+        for model in model_of(artifact, n_threads).variants:
+            model.run(random_inputs(model.input_info))
 
 
 def read_artifact(path: str | Path, memory: str = SHARED) -> Artifact:

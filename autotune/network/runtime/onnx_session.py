@@ -18,8 +18,13 @@ from onnx import ModelProto, TypeProto, ValueInfoProto, helper
 
 from autotune.codegen.memory import Recycled
 from autotune.errors import MissingDependency
+from autotune.network.runtime.apart import apart, has_onnxruntime
 from autotune.network.runtime.baselines import blamed
-from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME, onnxruntime_package
+from autotune.network.runtime.onnxruntime_package import (
+    ONNXRUNTIME,
+    onnxruntime_package,
+)
+from autotune.network.runtime.ort_sessions import NONE, SessionSetting, ort_session
 from autotune.network.runtime.ort_values import array_of, is_plain, kind_of, ort_value
 
 FALLBACK_HINT = (
@@ -27,6 +32,7 @@ FALLBACK_HINT = (
     "`fallback=False` to see all that is missing"
 )
 
+_NEEDED = "a part of this network runs in ONNX Runtime"
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 
 
@@ -35,16 +41,21 @@ def require_onnxruntime(what: str) -> Any:
     try:
         return onnxruntime_package()
     except ImportError as error:
-        raise MissingDependency(f"{what}; onnxruntime is not installed", FALLBACK_HINT) from error
+        raise _missing(what) from error
+
+
+def _missing(what: str) -> MissingDependency:
+    return MissingDependency(f"{what}; onnxruntime is not installed", FALLBACK_HINT)
 
 
 def declared_types(model: ModelProto, names: Sequence[str]) -> Mapping[str, TypeProto]:
     """Types of tensors of `model` that ONNX Runtime infers; none if it cannot load it."""
-    package = require_onnxruntime("types of operators that ONNX does not know")
+    if not has_onnxruntime():
+        raise _missing("types of operators that ONNX does not know")
     outputs = {o.name for o in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=n) for n in names if n not in outputs)
     try:
-        session = _session(package, model.SerializeToString(), 1, False, False)
+        session = apart().session(model.SerializeToString(), SessionSetting(1, NONE))
     except Exception:  # of its own, or of protobuf's: segments may load all the same
         return {}
     found = {o.name: _type(o.type, o.shape) for o in session.get_outputs()}
@@ -65,22 +76,12 @@ def _type(text: str, shape: Sequence[Any]) -> TypeProto | None:
     return None
 
 
-def _session(package: Any, data: bytes, n_threads: int, optimise: bool, spin: bool) -> Any:
-    options = package.SessionOptions()
-    options.intra_op_num_threads = n_threads
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
-    if not optimise:
-        options.graph_optimization_level = package.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return package.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-
-
 class OnnxSession:
     """One segment, ready to run.
 
-    `static`: shape and dtype of the outputs of which all is known. `kept`: outputs that another
-    session reads. `is_alone`: no compiled segment runs beside it, whose threads its own would
-    disturb by waiting for work.
+    `static`: shape and dtype of the outputs of which all is known. `is_alone`: no compiled segment
+    runs beside it, whose threads its own would disturb by waiting for work. `is_apart`: it runs in
+    a process of its own, slower, which may die of it.
     """
 
     def __init__(
@@ -90,14 +91,21 @@ class OnnxSession:
         static: Mapping[str, tuple[tuple[int, ...], str]],
         n_threads: int,
         is_alone: bool = False,
+        is_apart: bool = False,
     ) -> None:
-        package = require_onnxruntime("a part of this network runs in ONNX Runtime")
+        setting = SessionSetting(n_threads, spin=is_alone)
+        package = require_onnxruntime(_NEEDED) if not is_apart else None
+        self._session: Any
         with blamed(ONNXRUNTIME, "load", ""):
-            self._session = _session(package, model, n_threads, True, is_alone)
+            if is_apart:
+                self._session = apart().session(model, setting)
+            else:
+                self._session = ort_session(package, model, setting)
         self._outputs = tuple(outputs)
         self._inputs = {i.name: i.type for i in self._session.get_inputs()}
         self._types = {o.name: o.type for o in self._session.get_outputs()}
-        self._is_numeric = all(map(_is_numeric, (*self._inputs.values(), *self._types.values())))
+        kinds = *self._inputs.values(), *self._types.values()
+        self._is_bound = not is_apart and all(map(_is_numeric, kinds))
         self._memory = {
             name: Recycled(*static[name]) for name in outputs if self._is_bindable(name, static)
         }
@@ -113,7 +121,7 @@ class OnnxSession:
         """
         given = {name: tensors[name] for name in self._inputs}
         with blamed(ONNXRUNTIME, "run", "check the inputs: the reason is ONNX Runtime's"):
-            return self._bound(given) if self._is_numeric else self._called(given)
+            return self._bound(given) if self._is_bound else self._called(given)
 
     def _called(self, given: Mapping[str, Any]) -> dict[str, Any]:
         arrays = {name: as_array(value) for name, value in given.items()}

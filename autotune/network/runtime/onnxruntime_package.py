@@ -45,12 +45,19 @@ def _package(load: Callable[[str], ModuleType]) -> ModuleType:
     """Nothing waits for itself: while it is loaded it is in `sys.modules`, where it is found."""
     with _LOCK:
         found = sys.modules.get(NAME)
-        if found is None or _is_installed(found):
+        if found is None or _is_the_package(found):
             return load(NAME)  # of None it raises
         return _loaded()
 
 
-def _is_installed(module: ModuleType) -> bool:
+def is_installed() -> bool:
+    """Whether there is such a package, which is not imported to know it."""
+    if sys.modules.get(NAME, sys) is None:
+        return False  # an import raises
+    return PathFinder.find_spec(NAME) is not None
+
+
+def _is_the_package(module: ModuleType) -> bool:
     """Whether an import finds it, and not a stand-in of a program."""
     spec = getattr(module, "__spec__", None)
     return spec is not None and spec.name == NAME and type(module) is ModuleType
@@ -59,7 +66,7 @@ def _is_installed(module: ModuleType) -> bool:
 @cache
 def _loaded() -> ModuleType:
     """Import it beside its stand-in, which is there again afterwards."""
-    if PathFinder.find_spec(NAME) is None:
+    if not is_installed():
         raise ImportError(f"{NAME} is not installed", name=NAME)
     replaced = _taken_out()
     is_known = len(replaced) > 1  # the program has imported it, with its modules

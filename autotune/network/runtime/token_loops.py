@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.grown import extents_of_folder, growth_of
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.states import inputs_at
+from autotune.network.runtime.apart import Failed, apart
 from autotune.network.runtime.baselines import blamed, onnxruntime_session
 from autotune.wording import arguments
 
@@ -55,6 +57,23 @@ def token_loop(
         return guarded
 
     return begun_step
+
+
+def require_alive(
+    name: str, model: Path, n_threads: int, capacity: int, begun: Mapping[str, Array]
+) -> None:
+    """Raise ModelError where the runtime `name` dies of the first token, which it computes apart.
+
+    What it refuses it tells when it is asked.
+    """
+    with blamed(name, "run", f"leave out {arguments(against=name)}"), suppress(Failed):
+        apart().call(_step_once, name, model, n_threads, capacity, dict(begun))
+
+
+def _step_once(
+    name: str, model: Path, n_threads: int, capacity: int, begun: Mapping[str, Array]
+) -> None:
+    TOKEN_LOOPS[name](model, n_threads, capacity, begun)()(np.zeros((1, 1), np.int64))
 
 
 def plain_loop(
