@@ -26,12 +26,14 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from autotune import telemetry
 from autotune.errors import MissingDependency
-from autotune.graph.reader.node_order import all_nodes
+from autotune.graph.reader.node_order import all_nodes, put_in_order
 from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
 from autotune.graph.reader.opsets import opset_of
 from autotune.network.quantise.likeness import Arrays
+from autotune.network.runtime.apart import apart
 from autotune.network.runtime.baselines import blamed
 from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME, onnxruntime_package
+from autotune.network.runtime.ort_sessions import BASIC, NONE, SessionSetting
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators with constant weights that are products of bytes."""
@@ -74,11 +76,7 @@ def float_form(model: ModelProto, folder: Path) -> FloatForm:
             model = onnx.version_converter.convert_version(model, _LEAST_OPSET)
         onnx.save(model, given)
     with blamed(ONNXRUNTIME, "prepare", ""):
-        package = onnxruntime_package()
-        options = _quiet_options(package)
-        options.graph_optimization_level = package.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options.optimized_model_filepath = str(ready)
-        _session(package, given, options)
+        apart().session(str(given), SessionSetting(level=BASIC, saved=str(ready)))
         found = onnx.shape_inference.infer_shapes(onnx.load(ready))
     given.unlink()
     _name_nodes(found.graph)
@@ -115,15 +113,11 @@ class FloatForm:
         """Ranges of the operands of products over `feeds`, one of `METHODS`. Raises ModelError."""
         package = quantisation_package()
         with blamed(ONNXRUNTIME, "calibrate", ""), _silence(), redirect_stdout(StringIO()):
-            calibrator = package.create_calibrator(
-                str(self.path),
-                [*PRODUCTS],
-                augmented_model_path=str(self.path.with_name("augmented.onnx")),
-                calibrate_method=package.CalibrationMethod[method],
-                extra_options={"symmetric": False},
-            )
-            runtime, path = onnxruntime_package(), calibrator.augmented_model_path
-            calibrator.infer_session = _session(runtime, path, _quiet_options(runtime))
+            path = str(self.path.with_name("augmented.onnx"))
+            kind = getattr(package.calibrate, f"{method}Calibrater")
+            calibrator = kind(str(self.path), [*PRODUCTS], path, symmetric=False)
+            calibrator.augment_graph()
+            calibrator.infer_session = apart().session(path, SessionSetting(level=NONE))
             for n, arrays in enumerate(feeds):  # it keeps all tensors of one reader in memory
                 calibrator.collect_data(_reader(package, arrays))
                 tell(n + 1, len(feeds))
@@ -145,19 +139,8 @@ class FloatForm:
                 model, True, False, *kinds, ranges, [*products], [], [*PRODUCTS], options
             )
             quantiser.quantize_model()
+            put_in_order(quantiser.model.model.graph)  # it appends what it makes
             onnx.save(quantiser.model.model, path)
-
-
-def _quiet_options(package: Any) -> Any:
-    """Options of a session without warnings, which computes node by node."""
-    options = package.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = package.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return options
-
-
-def _session(package: Any, path: Path | str, options: Any) -> Any:
-    return package.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def _reader(package: Any, arrays: Arrays) -> Any:
