@@ -98,6 +98,27 @@ def read_limits(root: Path = Path("/")) -> Limits:
     )
 
 
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that this process may take now: of the machine, and of its control groups.
+
+    Files in the cache of a group count as free, as far as they are not in use.
+    """
+    lines = [line.split() for line in read_text(root / "proc/meminfo").splitlines()]
+    found = [int(line[1]) << 10 for line in lines if line[0] == "MemAvailable:"]
+    for controller, limit, used in (
+        ("", "memory.max", "memory.current"),
+        ("", "memory.high", "memory.current"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        for folder in _folders(root, controller):
+            words = map(str.split, read_text(folder / "memory.stat").splitlines())
+            stat = {pair[0]: pair[1] for pair in words if len(pair) == 2}
+            idle = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+            taken = _numbers(folder / used)
+            found += [most - taken[0] + idle for most in _numbers(folder / limit) if taken]
+    return max(0, min(found, default=read_limits(root).memory_bytes))
+
+
 def cpu_quota(root: Path = Path("/")) -> float:
     """Processor seconds per second that control groups leave this process; infinite without one."""
     return min(_cpu_quotas(root), default=math.inf)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import UsageError
-from autotune.machine import Limits, read_limits
+from autotune.machine import Limits, available_bytes, read_limits
 from autotune.measure.memory_plan import plan_memory, private_bytes, require_memory
 
 MB = 1 << 20
@@ -134,3 +134,19 @@ def test_a_model_that_is_too_large_is_refused_before_it_is_read() -> None:
 def test_private_memory_is_read(tmp_path: Path) -> None:
     assert private_bytes() > MB
     assert private_bytes(tmp_path / "none") == 0
+
+
+def test_memory_that_is_available_leaves_out_what_the_group_has_taken(tmp_path: Path) -> None:
+    files = {
+        "memory.max": f"{300 * MB}",
+        "memory.current": f"{200 * MB}",
+        "memory.stat": f"anon 5\nfile {90 * MB}\ninactive_file {50 * MB}\n",
+    }
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9999999 kB\nMemAvailable:   1048576 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    assert available_bytes(tmp_path) == 1 << 30
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / "sys/fs/cgroup" / name).write_text(text)
+    assert available_bytes(tmp_path) == 150 * MB

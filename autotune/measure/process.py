@@ -44,6 +44,8 @@ _MAX_STARTS = 3
 _SETUP_BYTES = 1 << 20
 REPLY_BYTES = 64 << 20
 """Largest reply without arrays: machine code, texts, times."""
+OUTPUT_BYTES = 64 << 20
+"""Largest file that a faulty program may write; the output of a child goes to a file."""
 
 
 class WorkerError(AutotuneError):
@@ -62,13 +64,15 @@ class ChildTimeout(Exception):
 class Setup:
     """Setup of a child process: `handler` names a `MakeHandler` as `module:function`.
 
-    `data_bytes`: memory that the child may take; 0: the machine's.
+    `data_bytes`: memory that the child may take; 0: the machine's. `file_bytes`: the largest file
+    that it may write; 0: as this process.
     """
 
     handler: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     blobs: Sequence[Any] = ()
     data_bytes: int = 0
+    file_bytes: int = OUTPUT_BYTES
 
 
 class Child:
@@ -110,7 +114,8 @@ class Child:
         watched, self._lifeline = os.pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
         self._channel = Channel(here)
-        numbers = (there.fileno(), watched, os.getpid(), self._setup.data_bytes)
+        limits = (self._setup.data_bytes, self._setup.file_bytes)
+        numbers = (there.fileno(), watched, os.getpid(), *limits)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, numbers)],

@@ -31,22 +31,20 @@ MakeHandler: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Handler]
 """Makes a handler of the arguments and blobs of the `setup` message."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_MAX_OUTPUT_BYTES = 64 << 20
-"""Largest file that a worker may write; its output goes to a file."""
 _KILL_S = 5.0
 _POLL_S = 0.02
 
 
 def main() -> None:
-    """Entry point: `argv` holds sys.path, two file descriptors, the session's pid, a limit."""
-    channel, lifeline, session, n_data_bytes = (int(a) for a in sys.argv[2:6])
+    """Entry point: `argv` holds sys.path, two file descriptors, the session's pid, two limits."""
+    channel, lifeline, session, n_data_bytes, n_file_bytes = (int(a) for a in sys.argv[2:7])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     supervisor = os.getpid()
     worker = os.fork()
     if worker == 0:
         os.close(lifeline)
-        _become_worker(supervisor, n_data_bytes)
+        _become_worker(supervisor, n_data_bytes, n_file_bytes)
         serve(Channel(socket.socket(fileno=channel)))
         os._exit(0)  # no clean-up: a faulty program may have damaged the interpreter
     os.close(channel)
@@ -85,13 +83,14 @@ def _handler(setup: Message) -> Handler:
     return make(setup.fields["arguments"], setup.blobs)
 
 
-def _become_worker(supervisor: int, n_data_bytes: int) -> None:
+def _become_worker(supervisor: int, n_data_bytes: int, n_file_bytes: int) -> None:
     os.setpgid(0, 0)  # signals of a program to its group spare the supervisor
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:  # it died before prctl took effect
         os._exit(1)
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, _MAX_OUTPUT_BYTES)
+    if n_file_bytes:
+        _limit(resource.RLIMIT_FSIZE, n_file_bytes)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     _limit(
         resource.RLIMIT_DATA, n_data_bytes or total

@@ -16,7 +16,8 @@ from functools import cache
 from typing import Protocol
 
 from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
-from autotune.ort.request import BackgroundJob, Facts, Failure, PreparedNetwork, answered
+from autotune.ort.failures import remembered
+from autotune.ort.request import BackgroundJob, Failure, Found, answered
 
 LOGGER = logging.getLogger("autotune")
 _NICENESS = 10
@@ -34,8 +35,11 @@ class BackgroundWork(Protocol):
     def next_job(self) -> BackgroundJob | None:
         """The most urgent one; None where there is none."""
 
-    def take(self, job: BackgroundJob, found: Facts | PreparedNetwork | Failure) -> None:
+    def take(self, job: BackgroundJob, found: Found) -> None:
         """Called with the answer to a job."""
+
+    def give_up(self, reason: str) -> None:
+        """Called after an error of the other two."""
 
 
 class Background:
@@ -45,7 +49,9 @@ class Background:
         self._condition = threading.Condition()
         self._waiting: list[weakref.ref[BackgroundWork]] = []
         self._thread: threading.Thread | None = None
-        self._child = Child(Setup(_SERVE, {"niceness": _NICENESS}), _START_TIMEOUT_S)
+        arguments = {"niceness": _NICENESS}
+        setup = Setup(_SERVE, arguments, file_bytes=0)  # an artifact is as large as its model
+        self._child = Child(setup, _START_TIMEOUT_S)
 
     def notify(self, worker: BackgroundWork) -> None:
         """Ask `worker` for jobs until it has none, soon; it may be forgotten meanwhile."""
@@ -66,22 +72,36 @@ class Background:
                         self._child.kill()
                         self._condition.wait_for(lambda: bool(self._waiting))
                 worker = self._waiting.pop(0)()
-            try:
-                job = worker.next_job() if worker is not None else None
-                if worker is not None and job is not None:
-                    worker.take(job, self._answer(job))
-                    self.notify(worker)
-            except Exception:  # one session's fault leaves it as it is, and the others theirs
-                LOGGER.exception("nothing more is compiled for a session")
+            if worker is not None:
+                self._serve(worker)
             del worker  # it may be forgotten while this thread waits
 
-    def _answer(self, job: BackgroundJob) -> Facts | PreparedNetwork | Failure:
+    def _serve(self, worker: BackgroundWork) -> None:
+        try:
+            job = worker.next_job()
+            if job is not None:
+                worker.take(job, remembered(job, lambda: self._answer(job)))
+                self.notify(worker)
+        except Exception as error:  # one session's fault leaves it to ONNX Runtime, not the others
+            failure = Failure.of(error)
+            LOGGER.warning("nothing more is compiled for a session: %s", failure.line)
+            LOGGER.debug("%s", failure.details)
+            worker.give_up(failure.line)
+
+    def _answer(self, job: BackgroundJob) -> Found:
         try:
             self._child.ready()
             return answered(self._child.request(job.message(), _JOB_TIMEOUT_S))
         except (ChildCrash, ChildTimeout, WorkerError) as error:
-            last = str(error).strip().splitlines()[-1]
-            return Failure(f"the process that compiles has failed: {last}")
+            text, details = _in_a_line(str(error)), str(error)
+            return Failure(f"the process that compiles has failed: {text}", details=details)
+
+
+def _in_a_line(text: str) -> str:
+    """How a process ended, and the last that it said."""
+    first, *others = [line.strip() for line in text.strip().splitlines()]
+    first = first.removesuffix("Traceback (most recent call last):").rstrip(": ")
+    return f"{first}: {others[-1]}" if others else first
 
 
 def background() -> Background:

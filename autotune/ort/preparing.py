@@ -10,9 +10,10 @@ answers meanwhile.
 from __future__ import annotations
 
 import os
-import pickle
+import resource
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,18 @@ from typing import Any
 from autotune.api.compile.padding import Padding, batchable, paddable
 from autotune.api.request import Shapes
 from autotune.codec import to_json
-from autotune.errors import AutotuneError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import external_files, read_outline
 from autotune.graph.shape_inputs import inputs_bound_by_value
-from autotune.machine import usable_cpus
+from autotune.machine import available_bytes, read_text, usable_cpus
 from autotune.measure.frames import Message
 from autotune.measure.supervisor import Handler
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.hybrid import HybridArtifact
 from autotune.ort.cached import artifact_store, fitting_artifact, key_of_request
+from autotune.ort.failures import former_failure
 from autotune.ort.logs import log_beside, names_shapes
 from autotune.ort.request import (
     FACTS,
@@ -39,10 +40,14 @@ from autotune.ort.request import (
     BackgroundJob,
     Facts,
     Failure,
+    Found,
     PreparedNetwork,
     SessionRequest,
 )
 from autotune.records import read_log
+
+_SHARE = 0.75
+"""Of the memory that is available, for a compilation beside a session."""
 
 
 def facts_of(request: SessionRequest) -> Facts:
@@ -108,8 +113,11 @@ def is_any_compiled(artifact: Artifact) -> bool:
     return any(s.network is not None for part in parts for s in getattr(part, "segments", ()))
 
 
-def answer(job: BackgroundJob) -> Facts | PreparedNetwork | Failure:
-    """Do a job. Raises as `compile` does."""
+def answer(job: BackgroundJob) -> Found:
+    """Do a job, if it did not fail before. Raises as `compile` does."""
+    former = former_failure(job)
+    if former is not None:
+        return former
     if job.kind == FACTS:
         return facts_of(job.request)
     paddings = []
@@ -132,13 +140,25 @@ def _padding(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | str
 def serve(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     """The handler of a process beside a session, which takes idle time only."""
     os.nice(int(arguments["niceness"]))
+    with suppress(OSError):  # rather than the session, where memory is short all the same
+        Path("/proc/self/oom_score_adj").write_text("1000")
     return _reply
 
 
 def _reply(message: Message) -> Message:
-    job: BackgroundJob = pickle.loads(bytes(message.blobs[0]))
+    job = BackgroundJob.of(message)
+    _limit_memory()
     try:
         found = answer(job)
-        return Message(FAILED if isinstance(found, Failure) else job.kind, to_json(found))
-    except AutotuneError as error:
-        return Message(FAILED, {"text": error.message, "hint": error.hint})
+    except Exception as error:
+        found = Failure.of(error)
+    return Message(FAILED if isinstance(found, Failure) else job.kind, to_json(found))
+
+
+def _limit_memory() -> None:
+    """Let allocations fail here before those of the session do."""
+    status = [line.split() for line in read_text(Path("/proc/self/status")).splitlines()]
+    used = sum(int(words[1]) << 10 for words in status if words[0] == "VmData:")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = used + int(_SHARE * available_bytes())
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))

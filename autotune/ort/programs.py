@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,6 +28,7 @@ from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.ort.background import background
 from autotune.ort.buckets import Extents, extents_of, padded, rounded_up, shapes_at
 from autotune.ort.contest import Contest
+from autotune.ort.failures import remembered
 from autotune.ort.request import (
     ARTIFACT,
     FACTS,
@@ -34,6 +36,7 @@ from autotune.ort.request import (
     Facts,
     Failure,
     Feed,
+    Found,
     PreparedNetwork,
     Run,
     SessionRequest,
@@ -272,20 +275,20 @@ class Programs:
             return
         with self._lock:
             while (job := self.next_job()) is not None:
-                self.take(job, self._answered_here(job))
+                self.take(job, remembered(job, partial(self._answered_here, job)))
 
-    def _answered_here(self, job: BackgroundJob) -> Facts | PreparedNetwork | Failure:
+    def _answered_here(self, job: BackgroundJob) -> Found:
         """Raises UsageError and LogMismatch for an impossible request of the caller."""
         try:
             with told_if_long(self.request.name):
                 from autotune.ort.preparing import answer  # which imports the compiler
 
                 return answer(job)
-        except AutotuneError as error:
+        except Exception as error:  # of any kind: ONNX Runtime answers
             is_asked_for = self._jobs[id(job)] is None
             if is_asked_for and isinstance(error, UsageError | LogMismatch):
                 raise
-            return Failure(error.message, error.hint)
+            return Failure.of(error)
 
     def next_job(self) -> BackgroundJob | None:
         """The most urgent job, which counts as begun; a loaded network is compared first."""
@@ -338,17 +341,19 @@ class Programs:
         is_static = not self._open and not self._deciding
         return entry.state is ShapeState.WAITING and (is_static or entry.example is not None)
 
-    def take(self, job: BackgroundJob, found: Facts | PreparedNetwork | Failure) -> None:
+    def take(self, job: BackgroundJob, found: Found) -> None:
         """The answer to a job."""
         key = self._jobs[id(job)]
-        if isinstance(found, Facts):
-            self._take_facts(found)
-        elif isinstance(found, Failure):
-            self._take_failure(key, found)
-        else:
-            self._take_artifact(key, found)
-        with self._lock:
-            del self._jobs[id(job)]
+        try:
+            if isinstance(found, Facts):
+                self._take_facts(found)
+            elif isinstance(found, Failure):
+                self._take_failure(key, found)
+            else:
+                self._take_artifact(key, found)
+        finally:
+            with self._lock:
+                del self._jobs[id(job)]
         self._compare_loaded()
 
     def _take_facts(self, facts: Facts) -> None:
@@ -372,7 +377,7 @@ class Programs:
             self.give_up(_CHANGED)
 
     def _take_failure(self, key: Key | None, failure: Failure) -> None:
-        text = f"{failure.text} ({failure.hint})" if failure.hint else failure.text
+        text = failure.line
         if key is None:
             self.give_up(text)
         elif failure.is_unpadded:

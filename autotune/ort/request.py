@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, TypeAlias
 
 from autotune.api.request import CompileRequest, Dims, Shapes
 from autotune.codec import from_json
-from autotune.errors import UsageError
+from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.graph.state import CHUNKS
 from autotune.measure.frames import Message
 from autotune.ort.room import MOST_SHAPES, Room
@@ -180,22 +181,60 @@ class BackgroundJob:
 
     def message(self) -> Message:
         """As it is sent: messages of a session to its own process may be pickled."""
-        return Message(self.kind, {}, [pickle.dumps(self)])
+        model = self.request.model
+        if isinstance(model, Path):
+            return Message(self.kind, {}, [pickle.dumps(self)])
+        rest = replace(self, request=replace(self.request, model=b""))
+        return Message(self.kind, {}, [pickle.dumps(rest), model])
+
+    @staticmethod
+    def of(message: Message) -> BackgroundJob:
+        """Inverse of `message`."""
+        job: BackgroundJob = pickle.loads(message.blobs[0])
+        if len(message.blobs) == 1:
+            return job
+        return replace(job, request=replace(job.request, model=bytes(message.blobs[1])))
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Reason for no answer to a job. `is_unpadded`: padding might change the results."""
+    """Reason for no answer to a job, in one line. `is_unpadded`: padding might change the results.
+
+    `is_kept`: whether it comes again whenever the job is done; `is_former`: it was so in a process
+    before. `details`: a traceback.
+    """
 
     text: str
     hint: str = ""
     is_unpadded: bool = False
+    is_kept: bool = True
+    is_former: bool = False
+    details: str = ""
+
+    @staticmethod
+    def of(error: Exception) -> Failure:
+        """Failure of a job that ended with an error."""
+        if isinstance(error, AutotuneError):
+            is_kept = not isinstance(error, UsageError | LogMismatch)  # they come at once
+            return Failure(error.message, error.hint, is_kept=is_kept)
+        details = "".join(traceback.format_exception(error))
+        if isinstance(error, MemoryError):
+            return Failure("there is not enough memory to compile it", details=details)
+        text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        return Failure(text, details=details)
+
+    @property
+    def line(self) -> str:
+        """The text and the hint."""
+        return f"{self.text} ({self.hint})" if self.hint else self.text
 
 
-def answered(reply: Message) -> Facts | PreparedNetwork | Failure:
+Found: TypeAlias = Facts | PreparedNetwork | Failure
+"""The answer to a job."""
+
+
+def answered(reply: Message) -> Found:
     """The answer in a reply of `serve`."""
     kinds: dict[str, Any] = {FACTS: Facts, ARTIFACT: PreparedNetwork}
-    found: Facts | PreparedNetwork | Failure = from_json(
-        kinds.get(reply.kind, Failure), reply.fields
-    )
+    found: Found = from_json(kinds.get(reply.kind, Failure), reply.fields)
     return found
