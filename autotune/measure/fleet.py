@@ -20,9 +20,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.errors import LogMismatch, MissingDependency, UsageError
+from autotune.errors import LogMismatch
 from autotune.measure.build import Build, build_program
 from autotune.measure.builder import LocalBuilder
+from autotune.measure.fleet_address import (
+    CONNECT_S,
+    SCHEME,
+    distributed_package,
+    fleet_address,
+    scheduler_place,
+)
 from autotune.measure.frames import VERSION, Message, ProtocolError, packed, unpacked
 from autotune.measure.local import local_builder
 from autotune.measure.messages import Batch, BuildResult, Time, from_message, to_message
@@ -37,9 +44,6 @@ from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import ComputeDAG
 from autotune.version import __version__
 
-SCHEME = "dask://"
-_PORT = 8786
-_CONNECT_S = 5.0
 _LOST_S = 60.0
 """Devices may be away for so long: a board that restarts comes back."""
 _POLL_S, _COUNT_S = 0.5, 2.0
@@ -47,29 +51,6 @@ _POLL_S, _COUNT_S = 0.5, 2.0
 
 class VersionMismatch(LogMismatch):
     """A worker and a session are of different versions of this package."""
-
-
-def is_fleet(runner: str) -> bool:
-    """Whether a runner is the address of a fleet, and no command."""
-    return runner.startswith(SCHEME)
-
-
-def fleet_address(runner: str) -> str:
-    """The address of the scheduler as Dask writes it. Raises UsageError."""
-    if not is_fleet(runner):
-        raise _no_address(runner)
-    host, colon, port = runner.removeprefix(SCHEME).rstrip("/").rpartition(":")
-    if not colon:
-        host, port = port, str(_PORT)
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise _no_address(runner)
-    distributed = _distributed()
-    is_secret = distributed.Security().get_connection_args("client").get("ssl_context")
-    return f"{'tls' if is_secret else 'tcp'}://{host}:{port}"
-
-
-def _no_address(text: str) -> UsageError:
-    return UsageError(f"'{text}' is no address of a fleet", "write it like dask://HOST:8786")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +72,22 @@ class Fleet:
 
     def _joined(self) -> Any:
         address = fleet_address(self.runner)
-        distributed = _distributed()
-        host, _, port = address.partition("://")[2].rpartition(":")
+        distributed = distributed_package()
         try:
-            socket.create_connection((host, int(port)), _CONNECT_S).close()  # refused at once
-            return distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
-        except (OSError, TimeoutError, ValueError, RuntimeError) as error:
+            place = scheduler_place(self.runner)
+            socket.create_connection(place, CONNECT_S).close()  # refused at once
+        except OSError as error:
             raise WorkerError(
                 f"no scheduler answers at {self.runner}",
                 f"start one there: dask scheduler; and workers: autotune worker {SCHEME}HOST:PORT",
+            ) from error
+        try:
+            return distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
+        except (OSError, TimeoutError, ValueError, RuntimeError) as error:
+            raise WorkerError(
+                f"what listens at {self.runner} is no scheduler of this fleet",
+                "is it Dask's, of the same version, and are its certificates from the same "
+                "authority as those of Dask's configuration here?",
             ) from error
 
     def rejoin(self) -> None:
@@ -110,7 +98,7 @@ class Fleet:
     def close(self) -> None:
         """End the connection; what was asked for is given up."""
         with suppress(Exception):
-            self.client.close(timeout=_CONNECT_S)
+            self.client.close(timeout=CONNECT_S)
 
     def members(self) -> list[FleetMember]:
         """The devices that are there. Raises WorkerError for none, VersionMismatch."""
@@ -384,20 +372,3 @@ def _no_device(runner: str, how_long: str = "") -> WorkerError:
         f"no device is connected to {runner}{how_long}",
         f"start a worker beside each device: autotune worker {runner}",
     )
-
-
-def _distributed() -> Any:
-    """The package of Dask, silent. Raises MissingDependency."""
-    try:
-        import distributed
-    except ImportError as error:
-        raise MissingDependency(
-            "a fleet needs Dask: the package 'distributed'",
-            "pip install 'autotune-compiler[fleet]'",
-        ) from error
-    import logging
-
-    for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] in ("distributed", "tornado"):
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    return distributed

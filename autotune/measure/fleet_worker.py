@@ -69,6 +69,13 @@ def facts(dask_worker: Worker) -> str:
     )
 
 
+class DeviceWorker(Worker):
+    """A worker without the HTTP server of Dask's, which listens on all interfaces."""
+
+    def start_http_server(self, *args: object, **kwargs: object) -> None:
+        """None."""
+
+
 class DevicePlugin(WorkerPlugin):
     """Gives a worker of Dask its device."""
 

@@ -75,7 +75,8 @@ class Farm:
     def start_scheduler(self) -> subprocess.Popen[bytes]:
         """A scheduler at the address of the farm; returns when it listens."""
         words = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
-        process = self.process(*words, "--port", str(self.port), "--no-dashboard", to="scheduler")
+        words += ["--dashboard-address", "127.0.0.1:0"]  # without, it listens everywhere
+        process = self.process(*words, "--port", str(self.port), to="scheduler")
         until(lambda: _listens(self.port), "the scheduler listens")
         return process
 

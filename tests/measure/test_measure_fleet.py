@@ -127,6 +127,20 @@ def test_both_devices_work_and_one_that_dies_loses_nothing(two_here: Farm) -> No
     until(lambda: _members(two_here) == ["one", "two"], "the device is there again")
 
 
+def test_a_fleet_on_one_machine_listens_on_its_loopback_alone(two_here: Farm) -> None:
+    for name in ("one", "two"):
+        assert [host for host, _ in _listening(two_here.below(name))] == ["127.0.0.1"] * 2
+
+
+def _listening(pids: list[int]) -> list[tuple[str, int]]:
+    """Where processes can be reached."""
+    import psutil
+
+    states = (psutil.CONN_LISTEN, psutil.CONN_NONE)  # of TCP and of UDP
+    found = [c for pid in pids for c in psutil.Process(pid).net_connections("inet")]
+    return [tuple(each.laddr) for each in found if each.status in states]
+
+
 def _members(found: Farm) -> list[str]:
     with suppress(WorkerError), connected_fleet(found.address) as fleet:
         return [member.name for member in fleet.members()]
@@ -302,6 +316,7 @@ def test_an_interrupted_session_ends_at_once_and_says_how_to_go_on(
     source = ("tune", f"{two_here.workload}:task", "--args", "96,64,64", "--log", str(log))
     session = two_here.tune(*source, "--runner", two_here.address, "--time", "1h")
     until(lambda: _n_records(log) > 4, "there are records")
+    assert _listening([session.pid]) == []
     session.send_signal(signal.SIGINT)
     assert session.wait(30) == 130
     assert "go on with: autotune resume" in (two_here.folder / "session.txt").read_text()
