@@ -337,7 +337,7 @@ def _named(
     """`artifact` with its origin and the facts of its tasks."""
     others = plan.stored.workloads if plan.stored else {}
     stored = tuple(key for key in tuned if key in others)
-    path = str(plan.bound.path.resolve())
+    path = str(plan.bound.path.absolute())  # a link has other files beside it than its target
     return _from(artifact, tuned=tuned, tasks=tasks, stored=stored, model_path=path)
 
 

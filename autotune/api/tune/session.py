@@ -150,7 +150,7 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     sources = sources_of(bound, config.precision)
     require_tunable(sources, path.name)
     notes = (*denial(), *sources.notes, *form_notes(plain_precision(config.precision), target))
-    name = str(path.resolve())
+    name = str(path.absolute())
     prepared = PreparedModel(sources.wholes, config, machines, name, bound.variants, notes)
     prepared = replace(prepared, begun_s=begun_s, state=told_of_state(source))
     if config.precision == AUTO and sources.cuts:

@@ -14,7 +14,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto
 from onnx.external_data_helper import uses_external_data
 
-from autotune.errors import ModelError, UsageError
+from autotune.errors import AutotuneError, ModelError, UsageError
+from autotune.graph.reader.external_data import Places, load_external, tensors_of
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto"
 """The path of an ONNX file, its contents, or the model that `onnx` makes of them."""
@@ -69,15 +70,15 @@ def with_external_data(content: bytes, folder: str | Path) -> bytes:
         return content
     try:
         model = onnx.load_model_from_string(content)
-        if not any(map(uses_external_data, model.graph.initializer)):
+        if not any(map(uses_external_data, tensors_of(model))):
             return content
-        onnx.load_external_data_for_model(model, str(folder))
+        load_external(model, Places.in_folder(Path(folder)))
         return bytes(model.SerializeToString())
     except DecodeError:  # the reader says so
         return content
-    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+    except AutotuneError as error:
         raise ModelError(
-            f"external data of the model: {str(error).strip()}",
+            error.message,
             "give the path of the model, or the folder of its data as the entry "
             "'session.model_external_initializers_file_folder_path' of its SessionOptions",
         ) from error

@@ -40,9 +40,12 @@ from autotune.graph.constant_values import Constants
 from autotune.graph.ir import OPSET
 from autotune.graph.reader.constant_inputs import bind_constants, fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes, is_tensor, require_static, shapes_at
+from autotune.graph.reader.external_data import Places, load_external
+from autotune.graph.reader.external_data import external_files as places_of_data
 from autotune.graph.reader.node_order import bodies, names_read, put_in_order
 from autotune.graph.reader.opsets import opset_of, require_known_versions, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
+from autotune.graph.reader.sparse_constants import make_dense
 from autotune.graph.reader.tensors import Array, array_of
 from autotune.graph.reader.upgrades import is_converted
 from autotune.graph.reader.weights_apart import FileRange, parted, read_weights
@@ -63,9 +66,6 @@ _MOST_BYTES = (2 << 30) - 1
 
 _IR_VERSION = 10
 """The version of the file format that is written: its inputs need not list all initialisers."""
-
-_LOCATION = "location"
-"""The key of an initialiser's external data whose value is the name of the file."""
 
 _SUPERSEDED = "superseded"
 """The domain of nodes that are not shown to ONNX's checker."""
@@ -206,13 +206,7 @@ def external_files(path: str | Path) -> list[Path]:
     """The files beside a model that hold its external data."""
     _require_file(Path(path))
     model = read_outline(Path(path))
-    names = {
-        entry.value
-        for tensor in model.graph.initializer
-        for entry in tensor.external_data
-        if entry.key == _LOCATION
-    }
-    return [Path(path).parent / name for name in sorted(names)]
+    return places_of_data(model, Places.of(Path(path)))
 
 
 def read_file(path: Path) -> ModelProto:
@@ -229,6 +223,7 @@ def _checked(model: ModelProto, path: Path) -> ModelProto:
     require_known_versions(model)
     if not model.opset_import and model.ir_version < _IR_VERSION_WITH_OPSETS:
         model.opset_import.add(version=1)
+    make_dense(model)
     put_in_order(model.graph)
     return model
 
@@ -241,10 +236,7 @@ def read_outline(path: Path) -> ModelProto:
 def read_parted(path: Path) -> Parted:
     """The model of a file as `read_file`, and large initialisers that have no data in it."""
     model, places = _outline(path)
-    try:
-        onnx.load_external_data_for_model(model, str(path.parent))
-    except (onnx.checker.ValidationError, OSError, ValueError) as error:
-        raise _not_readable(path, error) from error
+    load_external(model, Places.of(path))
     with open_input(path) as file:
         return _checked(model, path), read_weights(file, places)
 
@@ -263,16 +255,19 @@ def _outline(path: Path) -> tuple[ModelProto, dict[str, FileRange]]:
 def _parse(path: Path, with_external: bool = True) -> ModelProto:
     _require_file(path)
     try:
-        return onnx.load(str(path), format="protobuf", load_external_data=with_external)
-    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
+        model = onnx.load(str(path), format="protobuf", load_external_data=False)
+    except (DecodeError, OSError, ValueError) as error:
         raise _not_readable(path, error) from error
+    if with_external:
+        load_external(model, Places.of(path))
+    return model
 
 
 def _not_readable(path: Path, error: Exception) -> ModelError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else "not readable"
     return ModelError(
         f"'{path}' is truncated or not an ONNX model: {reason}",
-        "export or download the model again; external data must lie beside the file",
+        "export or download the model again",
     )
 
 
