@@ -33,7 +33,7 @@ from autotune.graph.network import Port, chosen
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import read_file
 from autotune.network.artifact.artifact import Endpoint
-from autotune.network.bench.gate import GateVerdict, rounds_within, verdict
+from autotune.network.bench.gate import GateVerdict, loads_of, rounds_within, verdict
 from autotune.network.bench.profile import seconds_per_call
 from autotune.network.check.check_inputs import inferences
 from autotune.network.check.oracles import by_onnxruntime
@@ -260,15 +260,13 @@ class Quantising:
 
     def _in_turns(self, now: Model, before: Model, time_s: float) -> GateVerdict:
         inputs = dict(self._held[0])
-        return verdict(
-            rounds_within(lambda: now.run(inputs), lambda: before.run(inputs), time_s), None
-        )
+        return verdict(rounds_within(loads_of(now, inputs), loads_of(before, inputs), time_s), None)
 
     def _timed(self, candidate: _Candidate, likeness: Likeness) -> Quantised:
         inputs = dict(self._held[0])
         ours, theirs = candidate.model, self._float
         with self._progress("timing in turns with float32"):
-            rounds = rounds_within(lambda: ours.run(inputs), lambda: theirs.run(inputs), _TIMED_S)
+            rounds = rounds_within(loads_of(ours, inputs), loads_of(theirs, inputs), _TIMED_S)
         found, float_s = verdict(rounds, None), float(np.median(rounds.before_s))
         floats = tuple(n for n in self.form.products if n not in candidate.products)
         return Quantised(

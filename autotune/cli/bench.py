@@ -42,6 +42,7 @@ from autotune.units import format_duration, format_seconds, format_shapes
 if TYPE_CHECKING:
     from autotune.network.bench.bench import BenchResult
     from autotune.network.bench.callers import CallersResult
+    from autotune.network.bench.gate import GateVerdict
     from autotune.network.bench.profile import NetworkProfile, TaskTime
     from autotune.network.bench.tokens import TokensResult
     from autotune.network.runtime.runtime import Model
@@ -289,20 +290,21 @@ def _compare(
             f"the artifact of {base} is gone: its figures are compared, relative to the clock; "
             "keep the artifact beside it for sharper ones"
         )
-    worst = max(found.values(), key=lambda v: (v.fails, v.ratio))
+    worst = max(found.values(), key=lambda v: (v.fails, v.outcome == "undecided", v.ratio))
     if style == "json":
-        verdicts = [to_json(v) | {"fails": v.fails} for v in found.values()]
-        about = to_json(provenance(compiled))
-        put_json({"ratio": worst.ratio, "variants": verdicts, "provenance": about})
+        verdicts = [to_json(v) | {"outcome": v.outcome, "fails": v.fails} for v in found.values()]
+        about = {"variants": verdicts, "provenance": to_json(provenance(compiled))}
+        put_json({"ratio": worst.ratio, "outcome": worst.outcome} | about)
     else:
         for n, one in found.items():
             ports = compiled.variants[n].input_info
             shapes = format_shapes({end.name: end.shape for end in ports})
             head = f"{shapes}: " if len(compiled.variants) > 1 else ""
-            put(f"{head}{one} times as long as {base.name}, {one.n_rounds} rounds")
-    if not worst.fails and not worst.is_decided:
+            put(head + verdict_text(one, base.name))
+    if limit is not None and worst.outcome == "undecided":
         say_late_note(
-            "the machine is too unsteady to be sure; it passes: more --time, or fewer neighbours"
+            f"undecided: {limit:g} is within the interval, so it passes; to decide, "
+            "give more --time, or a machine that does less besides"
         )
     if worst.fails:
         raise TooSlow(
@@ -310,6 +312,15 @@ def _compare(
             f"at most {limit:g} is permitted",
             "see where the time goes: autotune bench OUT --per-task",
         )
+
+
+def verdict_text(found: GateVerdict, base: str) -> str:
+    """`1.012 (0.998 to 1.023) times as long as base.json, 20 rounds: passes at 1.05`."""
+    at = "" if found.limit is None else f" at {found.limit:g}"
+    says = f"{found.outcome}{at}"
+    if found.outcome == "undecided" and not at:
+        says = "no difference that is sure"
+    return f"{found} times as long as {base}, {found.n_rounds} rounds: {says}"
 
 
 def _memory(compiled: Model) -> dict[str, int]:

@@ -12,6 +12,7 @@ from autotune.api.compile.gating import Provenance
 from autotune.api.info import MachineInfo
 from autotune.json_schema import Schema, schema_of
 from autotune.measure.noise import Noise
+from autotune.network.bench.gate import Outcome
 from autotune.network.quantise.likeness import Likeness
 from autotune.records import InTurns
 from autotune.reporting.figures import SearchComparison, SearchFigures
@@ -169,13 +170,15 @@ class VerdictOutput(TypedDict):
     n_rounds: int
     in_turns: bool
     limit: float | None
+    outcome: Outcome
     fails: bool
 
 
 class ComparedOutput(TypedDict):
-    """`bench --compare`: the worst ratio."""
+    """`bench --compare`: the worst ratio, and what it says."""
 
     ratio: float
+    outcome: Outcome
     variants: list[VerdictOutput]
     provenance: Provenance
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from autotune.measure.options import MeasureOptions
+from autotune.measure.turns import turns
 
 _STOP_AFTER = 2
 _OUT_AFTER = 5
@@ -23,25 +24,27 @@ def repeat_in_turns(
 ) -> list[tuple[float, ...]]:
     """Seconds of every repeat of each of `programs`; a call evaluates once and gives its seconds.
 
-    Repeats alternate between programs, so noise that lasts for a while slows all of them, and none
-    in all of its repeats. `first_s`: seconds of the evaluations that were checked. These warmed up
-    code and pages, so they are no repeats; they determine how many repeats there are. `best_s`: the
-    best latency known for this task; a better one among the programs replaces it. A program whose
-    repeats all exceed `abandon_ratio` times the best is given up after two repeats, and after one
-    if its first evaluation exceeded four times that; if all exceed `contend_ratio` times the best,
-    after five. Such a program has a result like any other.
+    Repeats alternate between programs, in the orders of `turns`, so noise that lasts for a while
+    slows all of them, and none in all of its repeats. `first_s`: seconds of the evaluations that
+    were checked. These warmed up code and pages, so they are no repeats; they determine how many
+    repeats there are. `best_s`: the best latency known for this task; a better one among the
+    programs replaces it. A program whose repeats all exceed `abandon_ratio` times the best is given
+    up after two repeats, and after one if its first evaluation exceeded four times that; if all
+    exceed `contend_ratio` times the best, after five. Such a program has a result like any other.
     """
     times: list[list[float]] = [[] for _ in programs]
     taken_s = [0.0] * len(programs)
-    active = list(range(len(programs)))
-    while active:
-        for n in active:
+    active = set(range(len(programs)))
+    for order in turns(len(programs)):
+        if not active:
+            break
+        for n in (n for n in order if n in active):
             start_s = clock()
             times[n].append(programs[n]())
             taken_s[n] += clock() - start_s
         known = [statistics.median(t) for t in times if len(t) >= _STOP_AFTER]
         best = min(filter(None, [best_s, *known]), default=None)
-        active = [n for n in active if _wants_more(times[n], taken_s[n], first_s[n], options, best)]
+        active = {n for n in active if _wants_more(times[n], taken_s[n], first_s[n], options, best)}
     return [tuple(t) for t in times]
 
 

@@ -18,7 +18,7 @@ from autotune.ort.request import Run
 
 OURS, THEIRS = 0, 1
 _FIRST_ROUNDS, _ROUNDS = 4, 2
-"""Turns of each side: in the beginning, and later."""
+"""Turns of each side: in the beginning, and later. Even, see `_turns_from`."""
 _SAMPLES = 5
 _MOST_SHARE = 0.01
 """Of all time, for the side that is slower."""
@@ -42,7 +42,7 @@ class Contest:
             deque(maxlen=_SAMPLES),
             deque(maxlen=_SAMPLES),
         )
-        self._turns = [THEIRS, OURS] * _FIRST_ROUNDS
+        self._turns = _turns_from(OURS, _FIRST_ROUNDS)
         if not is_held:
             self.left = 1 << 62
 
@@ -77,5 +77,15 @@ class Contest:
         self.is_ours = ratio <= 1.0
         self.n_defeats = 0 if self.is_ours else self.n_defeats + 1
         slower = max(ratio, 1.0 / ratio)
-        self._turns = [OURS, THEIRS] * _ROUNDS if self.is_ours else [THEIRS, OURS] * _ROUNDS
+        self._turns = _turns_from(OURS if self.is_ours else THEIRS, _ROUNDS)
         self.left = int(_ROUNDS * slower / _MOST_SHARE)
+
+
+def _turns_from(side: int, n_rounds: int) -> list[int]:
+    """Turns behind calls of `side`: it, the other, the other, it, …; the same from both ends.
+
+    Each follows itself as often as the other, as in `measure.turns`: behind the other one, caches
+    are not its own, and threads of ONNX Runtime still spin.
+    """
+    order = (side, THEIRS if side == OURS else OURS)
+    return [*order, *reversed(order)] * (n_rounds // 2)

@@ -274,7 +274,6 @@ def test_a_missing_baseline_is_one_line(
 def without_pauses() -> Iterator[None]:
     """Rounds of gates follow one another: nothing here depends on how quiet the machine is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autotune.network.bench.gate.PAUSE_S", 0.0)
         patch.setattr("autotune.network.bench.gate.BLOCK_S", 1e-3)
         yield
 
@@ -298,6 +297,7 @@ def test_a_gate_passes_itself_and_names_what_is_slower(
         (one,) = found["variants"]
         assert one["low"] <= found["ratio"] <= one["high"]
         assert (one["in_turns"], one["fails"]) == (True, False)
+        assert (one["outcome"], found["outcome"]) == ("passes", "passes")
         assert found["provenance"]["conditions"]["n_usable"] >= 1
     assert run([*gate, str(saved), "--fail-above", "0.01"]) == ExitCode.TOO_SLOW
     assert "at most 0.01 is permitted" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import autotune
 from autotune.errors import ArtifactError, UsageError
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.hybrid import HybridArtifact
-from autotune.network.runtime.loading import read_artifact
+from autotune.network.runtime.loading import loaded_anew, read_artifact
 from tests import hybrid_models as models
 from tests.network.artifact_mutations import read_parts, write_parts
 
@@ -65,9 +65,12 @@ def test_the_branch_is_taken_that_the_data_decide(artifact: Artifact, source: Pa
         found = model.run({"x": x}, out={"y": out})
         assert found["y"] is out
         np.testing.assert_allclose(out, models.expected(source, {"x": x})["y"], 1e-4, 1e-5)
-    again = pickle.loads(pickle.dumps(model))
-    assert again.artifact.constants.ctypes.data % 64 == 0
-    np.testing.assert_array_equal(again.run([X])["y"], model(X))
+    for again in (pickle.loads(pickle.dumps(model)), loaded_anew(model)):
+        constants = {id(a.constants) for a in again.artifact.over_the_constants()}
+        assert constants == {id(again.artifact.constants)}
+        assert again.artifact.constants.ctypes.data % 64 == 0
+        assert not np.shares_memory(again.artifact.constants, artifact.constants)
+        np.testing.assert_array_equal(again.run([X])["y"], model(X))
     with pytest.raises(UsageError, match="shape"):
         model.run({"x": X[:1]})
     with pytest.raises(UsageError, match="inputs are"):

@@ -16,7 +16,14 @@ from autotune.codec import Misfit, from_json, to_json, within
 from autotune.conditions import Conditions, read_conditions
 from autotune.errors import ArtifactError, LogMismatch
 from autotune.files import open_input, replacing
-from autotune.network.bench.gate import GateVerdict, Rounds, gate, measure_rounds, multiply_adds
+from autotune.network.bench.gate import (
+    GateVerdict,
+    Rounds,
+    gate,
+    loads_of,
+    measure_rounds,
+    multiply_adds,
+)
 from autotune.network.runtime.loading import load
 from autotune.network.runtime.runtime import Array, Model, random_inputs
 
@@ -91,8 +98,10 @@ def save_bench(
         _digest(artifact) if artifact else "",
         tuple(_shapes(variant) for _, variant, _ in fed),
         tuple(
-            measure_rounds(_run(v, inputs), None, reference, lambda r: len(r.now_s) >= _N_ROUNDS)
-            for _, v, inputs in fed
+            measure_rounds(
+                loads_of(model, inputs, n), None, reference, lambda r: len(r.now_s) >= _N_ROUNDS
+            )
+            for n, _, inputs in fed
         ),
     )
     with replacing(path) as file:
@@ -127,11 +136,11 @@ def compare_bench(
         )
     reference = multiply_adds(model.artifact.target, model.n_threads)
     found = {}
-    for n, variant, inputs in _fed(model, given):
-        other: Any = _run(earlier.variants[n], inputs) if earlier else None
+    for n, _, inputs in _fed(model, given):
+        other: Any = loads_of(earlier, inputs, n) if earlier else None
         if other is None and saved is not None:
             other = saved.variants[n]
-        found[n] = gate(_run(variant, inputs), other, reference, limit, time_s)
+        found[n] = gate(loads_of(model, inputs, n), other, reference, limit, time_s)
     return found
 
 
@@ -189,10 +198,6 @@ def _fed(model: Model, given: Arrays | None) -> Iterator[tuple[int, Model, Array
 
 def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
     return {end.name: end.shape for end in model.input_info}
-
-
-def _run(model: Model, inputs: Arrays) -> Any:
-    return lambda: model.run(dict(inputs))
 
 
 def _digest(path: Path) -> str:

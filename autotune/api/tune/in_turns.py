@@ -25,7 +25,7 @@ from autotune.config import AUTO, TuneConfig
 from autotune.errors import AutotuneError
 from autotune.machine import read_limits
 from autotune.measure.memory_plan import private_bytes, require_memory
-from autotune.network.bench.gate import GateVerdict, Rounds, rounds_within, verdict
+from autotune.network.bench.gate import GateVerdict, Rounds, loads_of, rounds_within, verdict
 from autotune.network.runtime.loading import proved_model
 from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.records import End, InTurns, Journal, Log, read_log
@@ -98,9 +98,7 @@ def _timed(
 
 def _rounds(now: Model, before: Model, stop: Callable[[], bool], time_s: float) -> Rounds:
     inputs = random_inputs(now.input_info, 0)
-    return rounds_within(
-        lambda: now.run(dict(inputs)), lambda: before.run(dict(inputs)), time_s, stop
-    )
+    return rounds_within(loads_of(now, inputs), loads_of(before, inputs), time_s, stop)
 
 
 def _weighted(timed: Sequence[_Timed]) -> InTurns:

@@ -19,7 +19,7 @@ import numpy as np
 from autotune.brief import brief
 from autotune.codec import LEFT_OUT, REQUIRED, Apart, Coded, Holds, to_json, within
 from autotune.codegen.link import Image
-from autotune.codegen.memory import aligned
+from autotune.codegen.memory import ALIGNMENT, aligned
 from autotune.config import MOST_THREADS, PRECISION_NAMES
 from autotune.dtypes import PORT_TYPES, numpy_dtype, stored_dtype
 from autotune.errors import ArtifactError
@@ -215,8 +215,10 @@ class Artifact:
         return (replace(self, others=(), split=None), *self.others)
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """Restore from a pickle, which loses the alignment of the constants."""
+        """Restore from a pickle; one that holds the constants has lost their alignment."""
         self.__dict__.update(state)
+        if self.constants.ctypes.data % ALIGNMENT == 0:
+            return
         constants: Bytes = aligned((self.constants.nbytes,), "uint8")
         constants[:] = self.constants
         for one in self.over_the_constants():

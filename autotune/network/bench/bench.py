@@ -1,10 +1,10 @@
 """⑩ Latency of a compiled network, alone or beside other runtimes in one interleaved run.
 
-All take turns in blocks of about `BLOCK_S`, because others keep worker threads that spin for some
-milliseconds after an inference (ONNX Runtime's, OpenVINO's, each at its default) and would steal
-the next one's cores if runs alternated one by one. Between blocks everyone sleeps
-`PAUSE_S`, long enough for spinning threads to park. The first run of a block wakes the threads and
-refills the caches and is not counted. No thread is pinned.
+All take turns in blocks of about `BLOCK_S`, in an order that changes (`measure.turns`), because
+others keep worker threads that spin for some milliseconds after an inference (ONNX Runtime's,
+OpenVINO's, each at its default) and would steal the next one's cores if runs alternated one by one.
+Between blocks everyone sleeps `PAUSE_S`, long enough for spinning threads to park. The first run of
+a block wakes the threads and refills the caches and is not counted. No thread is pinned.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from autotune.brief import cut
 from autotune.measure.noise import Noise, Usage, judge
+from autotune.measure.turns import turns
 from autotune.network.bench.core_latency import CoreLatency
 from autotune.network.check.differences import flat_outputs, max_error
 from autotune.network.runtime.baselines import Runner
@@ -260,12 +261,13 @@ def interleave(
     `between` is called before every round of turns.
     """
     times: list[list[float]] = [[] for _ in sides]
+    order = turns(len(sides))
     while any(len(t) < min_runs or sum(t) < min_s for t in times):
         between()
-        for side, measured in zip(sides, times, strict=True):
+        for n in next(order):
             sleep(PAUSE_S)
-            side()
-            measured += _block(side, clock)
+            sides[n]()
+            times[n] += _block(sides[n], clock)
     return times
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import numpy as np
 from autotune.brief import cut
 from autotune.errors import UsageError
 from autotune.measure.noise import Usage, judge
+from autotune.measure.turns import turns
 from autotune.network.bench.bench import PAUSE_S, Comparison, error_of, percentile
 from autotune.network.runtime.baselines import Runner
 from autotune.network.runtime.runtime import Model, random_inputs
@@ -152,11 +154,11 @@ def called(
     block_s = min(BLOCK_S, min_s)
     found: list[tuple[list[float], float, float]] = [([], 0.0, 0.0) for _ in sides]
     with ThreadPoolExecutor(len(sides[0]), "caller") as pool:
-        for _ in range(math.ceil(min_s / block_s)):
-            for number, side in enumerate(sides):
+        for order in islice(turns(len(sides)), math.ceil(min_s / block_s)):
+            for number in order:
                 sleep(PAUSE_S)
                 times_s, n_done, seconds = found[number]
-                for some_s, n_more in _block(pool, side, block_s, clock):
+                for some_s, n_more in _block(pool, sides[number], block_s, clock):
                     times_s += some_s
                     n_done += n_more
                 found[number] = times_s, n_done, seconds + block_s

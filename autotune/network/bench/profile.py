@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.brief import brief
+from autotune.measure.turns import turns
 from autotune.network.artifact.artifact import KernelInfo, Tuned
 from autotune.network.artifact.hybrid import ONNX_TASK
 from autotune.network.runtime.runtime import Model, random_inputs
@@ -144,10 +145,10 @@ def seconds_per_call(
 ) -> list[dict[str, float]]:
     """Seconds of one call of every task, by key, of models that take the same inputs, in turns."""
     runs: list[list[list[float]]] = [[] for _ in models]
-    start = clock()
+    start, order = clock(), turns(len(models))
     while len(runs[0]) < min_runs + _WARM_UPS or clock() - start < min_s:
-        for model, found in zip(models, runs, strict=True):
-            found.append([kernel.time_s for kernel in model.profile(inputs)])
+        for n in next(order):
+            runs[n].append([kernel.time_s for kernel in models[n].profile(inputs)])
     several = []
     for model, found in zip(models, runs, strict=True):
         tasks = task_times(model.artifact.kernels, np.array(found[_WARM_UPS:]), {})

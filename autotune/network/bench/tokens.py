@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from autotune.brief import cut
 from autotune.measure.noise import Usage, judge
+from autotune.measure.turns import turns
 from autotune.network.bench.bench import PAUSE_S, Comparison
 from autotune.network.runtime.token_loops import Begin
 from autotune.units import format_seconds
@@ -96,11 +97,12 @@ def bench_tokens(
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     before = usage() if usage else None
     spent = dict.fromkeys(sides, 0.0)
+    names, order = tuple(sides), turns(len(sides))
     n = 0
     while n <= _MIN_ROUNDS or min(spent.values()) < min_s:
-        for name, begin in sides.items():
+        for name in (names[side] for side in next(order)):
             time.sleep(PAUSE_S)
-            found = _sequence(begin, prompt, n_tokens)
+            found = _sequence(sides[name], prompt, n_tokens)
             if n:
                 times[name].append((found[0], statistics.median(found[1:])))
                 spent[name] += sum(found)

@@ -12,14 +12,19 @@ artifact is native code. Files of former versions have objects in place of linke
 from __future__ import annotations
 
 import json
+import pickle
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
+from autotune.codegen.memory import aligned
 from autotune.errors import ArtifactError, AutotuneError, UsageError
 from autotune.files import open_input
-from autotune.machine import require_threads
+from autotune.machine import read_limits, require_threads
+from autotune.measure.memory_plan import private_bytes
 from autotune.network.artifact import container
 from autotune.network.artifact.artifact import (
     FORMAT,
@@ -42,10 +47,12 @@ from autotune.network.artifact.container import (
     require,
 )
 from autotune.network.artifact.manifest import artifact_of, read, require_manifest, separated
-from autotune.network.runtime.runtime import Model, random_inputs
+from autotune.network.runtime.runtime import Array, Model, random_inputs
 from autotune.pages import SHARED, require_memory
 
 _FIRST_VERSION, _IMAGE_VERSION = 2, 6
+_COPIES = 3
+"""Of constants that there is to be room for: two, and as much again for all else."""
 _ZIP_MAGIC = b"PK\x03\x04"
 
 
@@ -101,6 +108,31 @@ def _run_once(artifact: Artifact, n_threads: int | None) -> None:
     with suppress(AutotuneError):  # of random inputs that do not suit
         for model in model_of(artifact, n_threads).variants:
             model.run(random_inputs(model.input_info))
+
+
+def loaded_anew(model: Model) -> Model:
+    """The same network once more: constants, code and working memory at addresses of their own.
+
+    What it takes of the caches and of the TLB depends on where they lie. Constants are copied to
+    large pages, for how those of a file lie in the page cache is no property of the model: a file
+    and its copy may differ by a twentieth. Where memory is short, they stay where they are.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    rest = pickle.dumps(model, protocol=5, buffer_callback=buffers.append)
+    n_bytes = sum(buffer.raw().nbytes for buffer in buffers)
+    if private_bytes() + _COPIES * n_bytes > read_limits().memory_bytes:
+        again: Model = pickle.loads(rest, buffers=buffers)
+        return again
+    found: Model = pickle.loads(rest, buffers=map(_copied, buffers))
+    return found
+
+
+def _copied(buffer: pickle.PickleBuffer) -> Array:
+    """A copy of the bytes of a buffer, aligned, in large pages where it is large."""
+    with buffer.raw() as raw:
+        copy = aligned((raw.nbytes,), "uint8")
+        copy[:] = np.frombuffer(raw, np.uint8)
+    return copy
 
 
 def read_artifact(path: str | Path, memory: str = SHARED) -> Artifact:
