@@ -370,6 +370,7 @@ below 1 we are faster.
 * [Search](search.md): how soon the search finds good programs
 * [Fleets](scaling.md): trials per second by the devices that measure, simulated
 * [Minutes](minutes.md): what 60 s of tuning give over none
+* [Gates](gates.md): files beside themselves, and beside slower ones
 * [Token by token](tokens.md): decoders beside onnxruntime-genai and llama.cpp
 * [torch.compile](torch_compile.md) with this backend, beside inductor
 * [A store of records](store.md): how many trials one of other networks, or of another CPU, saves
@@ -426,6 +427,16 @@ of the largest shape alone. [Shapes](../shapes.md) explains variants.
 """
 
 _PLAIN = {
+    "gates": (
+        "Gates",
+        """
+Five files beside themselves in [`bench --compare`](../reference/bench.md#a-gate), where the
+interval is to hold 1 and none is to fail at 1.05; and files of one block more, a twentieth, beside
+them, which a limit of 1.02 is to catch. *Others*: cores that other processes kept busy meanwhile.
+
+    python -m benchmarks.gates --machine NAME && python -m benchmarks.results
+""",
+    ),
     "minutes": (
         "Minutes",
         """
