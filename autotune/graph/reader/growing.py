@@ -34,6 +34,7 @@ from autotune.graph.operators.state import (
     rows_first,
     step_axis,
 )
+from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.static_caches import SCATTERS
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.shape_inputs import SHAPE_OPERANDS
@@ -97,19 +98,15 @@ class LengthFacts:
 
 _FOLLOWING = frozenset(
     (
-        *("Add", "Sub", "Mul", "Div", "Pow", "Where", "Equal", "Less", "LessOrEqual", "Greater"),
-        *("GreaterOrEqual", "And", "Or", "Xor", "Not", "Min", "Max", "Mod", "Neg", "Abs", "Sign"),
-        *("Exp", "Log", "Sqrt", "Reciprocal", "Tanh", "Sigmoid", "Erf", "Gelu", "Relu", "Sin"),
-        *("Cos", "Floor", "Ceil", "Round", "Clip", "Cast", "Identity", "Dropout", "IsNaN"),
         *("Transpose", "Reshape", "Flatten", "Expand", "Unsqueeze", "Squeeze", "Tile", "CumSum"),
         *("ConstantOfShape", "Trilu", "Gather", "Slice", "Concat", "Split", "MatMul", "Softmax"),
         *("ReduceSum", "ReduceMax", "ReduceMin", "ScatterElements", "ScatterND"),
         *("GatherElements", "GatherND", "DequantizeLinear", "QuantizeLinear", "LayerNormalization"),
-        *("ReduceMean", "Pad", "CastLike", APPEND, ROWS),
+        *("ReduceMean", "Pad", "Dropout", "CastLike", APPEND, ROWS),
     )
 )
-"""Operators whose unused places of results come from unused places of operands, once those over
-which they reduce are masked."""
+"""Operators, beside those that are elementwise, whose unused places of results come from unused
+places of operands, once those over which they reduce are masked."""
 _ZERO_KEEPING = frozenset(
     (
         *("Cast", "Identity", "Dropout", "Reshape", "Transpose", "Expand", "Unsqueeze"),
@@ -139,6 +136,10 @@ class Growing:
     _orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _turned: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     _scored: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _appended: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """States -> their new rows, and all places with them."""
+    _wholes: dict[str, str] = field(default_factory=dict)
+    """Tensors that are all places of a state."""
     _total: str = ""
 
     # --- inputs and outputs ---
@@ -176,9 +177,10 @@ class Growing:
         self._done.add(name)
 
     def require_appended(self) -> None:
-        """Raises NotCompilable for a state that no node appends to."""
+        """Raises NotCompilable for a state whose output is not all of it with new places."""
+        names = {stated: own for own, stated in self.editor.graph.output_names.items()}
         for state, (output, _) in self.growth.states.items():
-            if _rows(output) not in self.editor.types:
+            if self._wholes.get(names.get(output, output)) != state:
                 raise NotCompilable(
                     f"'{output}' is not '{state}' with new places behind it",
                     "name the inputs and outputs that are its state (`state`)",
@@ -216,6 +218,8 @@ class Growing:
         """The nodes that do the same at run time; None for a node that stays."""
         if node.op in ("Shape", "Size") or not node.outputs or node.outputs[0] in self._done:
             return None
+        if not operator_of(node.op).is_native:
+            return None  # it becomes others
         constants = self.editor.constants
         given = [n for n in node.inputs if n]
         if all(n in constants for n in given) or any(self._kind(n) is None for n in given):
@@ -261,13 +265,15 @@ class Growing:
         special = _SPECIAL.get(node.op)
         if special is not None and special(self, rw, operands):
             return
-        if node.op not in _FOLLOWING and any(any(self.moving(n)) for n in operands if n):
+        if not follows_places(node.op) and any(any(self.moving(n)) for n in operands if n):
             raise rw.refuse("it mixes the places of a growing state")
         if operands != node.inputs:
             rw.again(*operands)
 
     def _follow(self, node: Node) -> None:
         first = node.inputs[0]
+        if node.op == "Identity" and first in self._wholes:
+            self._wholes[node.output] = self._wholes[first]
         if node.op == "Softmax" or (node.op in _ZERO_KEEPING and first in self._zeroed):
             self._zeroed.add(node.output)
         if node.op == "Where" and all(map(self._is_zeroed, node.inputs[1:])):
@@ -478,6 +484,7 @@ class Growing:
         is_back = bool(whole) and back == tuple(range(len(order)))
         if is_back:
             rw.result("Identity", whole)
+            self._wholes[rw.node.output] = self._wholes[whole]
         return is_back
 
     def _new_places(self, indices: str, axis: int, less: int) -> Array:
@@ -497,6 +504,11 @@ class Growing:
         emit = rw.result if made is None else made
         output, axis = self.growth.states[state]
         kind = self.editor.types[state]
+        known, whole = self._appended.get(state, (new, ""))
+        if known != new:
+            raise rw.refuse(f"it appends other places to '{state}' than a node before it")
+        if whole:
+            return emit("Identity", whole)
         first = rw("Transpose", new, perm=rows_first(axis, len(kind.shape)))
         buffer, rows, attrs = buffer_of(state), _rows(output), {"axis": axis}
 
@@ -507,12 +519,16 @@ class Growing:
 
         stored = stored_as(self.growth, kind)
         if stored == kind.dtype:
-            return emit(APPEND, *written(ROWS, rows))
-        if not DTYPES[stored].is_integer:
+            found = emit(APPEND, *written(ROWS, rows))
+        elif not DTYPES[stored].is_integer:
             narrow = rw(APPEND, *written(ROWS, rows, to=stored))
-            return emit("Cast", narrow, to=DTYPES[kind.dtype].onnx)
-        whole = rw(APPEND, *written(BYTE_ROWS, rows))
-        return emit("Dequantize", whole, rw(APPEND, *written(ROW_STEPS, _steps(rows))))
+            found = emit("Cast", narrow, to=DTYPES[kind.dtype].onnx)
+        else:
+            whole = rw(APPEND, *written(BYTE_ROWS, rows))
+            found = emit("Dequantize", whole, rw(APPEND, *written(ROW_STEPS, _steps(rows))))
+        found = rw.node.output if made is None else found
+        self._appended[state], self._wholes[found] = (new, found), state
+        return found
 
     def _inserted(self, rw: Rewriter, x: str, new: str, axis: int) -> None:
         """A tensor with others behind its used places."""
@@ -616,6 +632,11 @@ _SPECIAL = {
     "Gather": Growing._gather,
     "Split": Growing._split,
 }
+
+
+def follows_places(op: str) -> bool:
+    """Whether unused places of results come from unused places of operands alone."""
+    return op in _FOLLOWING or operator_of(op).is_elementwise
 
 
 def _rows(output: str) -> str:

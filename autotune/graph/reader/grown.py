@@ -12,7 +12,7 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
-from autotune.errors import UsageError
+from autotune.errors import NotCompilable, UsageError
 from autotune.files import read_input
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at, symbols
 from autotune.graph.reader.growing import Growth
@@ -23,6 +23,7 @@ from autotune.graph.reader.states import (
     decoder_inputs,
     find_states,
     held_inputs,
+    shown,
 )
 from autotune.graph.reader.static_caches import written_axis
 from autotune.graph.state import CHUNKS
@@ -118,6 +119,7 @@ def growth_of(
     growing = {p.input: (p.output, p.axis) for p in found if p.axis is not None}
     held = tuple(name for name in held_inputs(outline, told) if name not in growing)
     inputs = decoder_inputs(outline, found, held)
+    _require_known(outline, growing, inputs)
     others = {p.input: p.output for p in found if p.axis is None}
     growth = Growth(
         states=growing,
@@ -135,6 +137,21 @@ def growth_of(
         static=frozenset(static),
     )
     return growth, inputs
+
+
+def _require_known(
+    model: ModelProto, growing: Mapping[str, tuple[str, int]], inputs: DecoderInputs
+) -> None:
+    """Raise NotCompilable for a mask that no length tells the numbers of."""
+    if not growing or not inputs.prepared:
+        return
+    name = inputs.prepared[0]
+    value = next(value for value in model.graph.input if value.name == name)
+    raise NotCompilable(
+        f"the numbers of '{name}' {shown(value)}, a mask of all places, do not follow from the "
+        "length of the state: they may be flags, or what is added to scores",
+        "export the model with a mask of integers (batch, places), or without one",
+    )
 
 
 def _require_places(model: ModelProto, growth: Growth) -> None:

@@ -10,22 +10,24 @@ are their transposes. What is larger than that, as a mask for each new place, st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from autotune.errors import NotCompilable
 from autotune.graph.ir import Graph, Node, reading
+from autotune.graph.operators.definition import Trait
+from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.importer import separate_outputs
 
 _PRODUCTS = frozenset(
     (
-        *("MatMul", "Gemm", "Conv", "MatMulInteger", "QLinearMatMul", "QGemm", "Einsum"),
-        *("com.microsoft.MatMulNBits", "com.microsoft.DynamicQuantizeMatMul"),
-        *("com.microsoft.MatMulIntegerToFloat", "com.microsoft.QGemm"),
+        *("MatMulInteger", "QLinearMatMul", "Einsum", "com.microsoft.MatMulNBits"),
+        *("com.microsoft.DynamicQuantizeMatMul", "com.microsoft.MatMulIntegerToFloat"),
+        "com.microsoft.QGemm",
     )
 )
-_MOVES = frozenset(("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast"))
-"""Operators that give the elements of an operand in another order or type."""
+"""Operators that passes make products of, beside those whose record says that they are."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +108,29 @@ def _early(graph: Graph, given: Collection[str]) -> frozenset[str]:
         elif _follows(node, alone, fixed):
             alone.update(node.outputs)
             nodes.append(node)
-    ahead = _needed(nodes, [_made(node) for node in nodes if node.op in _PRODUCTS])
+    ahead = _needed(nodes, [_made(node) for node in nodes if _is_product(node)])
     wanted = {_made(node) for node in ahead}
     for node in nodes:
-        is_behind = node.op in _PRODUCTS or not behind.isdisjoint(filter(None, node.inputs))
-        is_moved = node.op in _MOVES and _follows(node, early, fixed)
+        is_behind = _is_product(node) or not behind.isdisjoint(filter(None, node.inputs))
+        is_moved = _is_moved(graph, node) and _follows(node, early, fixed)
         if is_behind or is_moved or _made(node) in wanted:
             early.update(node.outputs)
         if is_behind:
             behind.update(node.outputs)
     return frozenset(early.intersection(map(_made, nodes)))
+
+
+def _is_product(node: Node) -> bool:
+    operator = operator_of(node.op)
+    is_anchor = operator.factors.weight_input is not None and not operator.is_injective
+    return is_anchor or node.op in _PRODUCTS
+
+
+def _is_moved(graph: Graph, node: Node) -> bool:
+    """Whether a node gives the elements of its operand, or fewer, in another order or type."""
+    is_move = Trait.MOVES in operator_of(node.op).traits or node.op in ("Identity", "Cast")
+    sizes = [math.prod(graph.shape(name)) for name in (node.inputs[0], _made(node))]
+    return is_move and len(node.outputs) == 1 and sizes[1] <= sizes[0]
 
 
 def _made(node: Node) -> str:

@@ -71,7 +71,8 @@ class DecoderInputs:
 
     `masks`, `positions`, `lasts`, `totals`, `shapes`: see `growing.Growth`. `chunk_axes`: (input,
     dimension) of the new places, `total_axes`: of all with them. `chunk`: the number of new places
-    where the file has one; 0 where it is open.
+    where the file has one; 0 where it is open. `prepared`: masks of all places whose numbers have
+    no meaning that is known, as those that are added to scores.
     """
 
     masks: tuple[str, ...]
@@ -82,6 +83,7 @@ class DecoderInputs:
     total_axes: tuple[tuple[str, int], ...]
     shapes: Mapping[str, tuple[int, ...]]
     chunk: int
+    prepared: tuple[str, ...] = ()
 
 
 class FollowLength(Protocol):
@@ -120,9 +122,11 @@ def inputs_at(names: FollowLength, length: int, n_new: int) -> dict[str, Array]:
 
 
 def _places(first: int, end: int, shape: Sequence[int]) -> Array:
-    """The numbers of places, or of the first one where an input of `shape` takes no more."""
+    """The numbers of places, or of the first one where an input of `shape` takes no more; the same
+    in all rows that it has."""
     places = np.arange(first, first + 1 if shape[-1:] == (1,) else end)
-    return places.reshape((1,) * (len(shape) - 1 if shape else 1) + (-1,))
+    rows = [max(1, extent) for extent in shape[:-1]] if shape else [1]
+    return np.broadcast_to(places, (*rows, len(places)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,7 @@ def find_states(model: ModelProto, told: Mapping[str, str] | None = None) -> tup
             )
         if not _fits(inputs[name], outputs[result]):
             raise UsageError(
-                f"'{name}' {_shown(inputs[name])} and '{result}' {_shown(outputs[result])} differ "
+                f"'{name}' {shown(inputs[name])} and '{result}' {shown(outputs[result])} differ "
                 "in more than one dimension",
                 "a state keeps its type and shape, or grows along one dimension",
             )
@@ -239,6 +243,7 @@ def decoder_inputs(
         total_axes=tuple((v.name, len(_dims(v)) - 1) for v in masks),
         shapes={v.name: tuple(map(_extent_or_open, _dims(v))) for v in positions},
         chunk=max((_dims(v)[_chunk_axis(v)].dim_value for v in tokens), default=0),
+        prepared=tuple(v.name for v in masks if len(_dims(v)) > 2 or not _is_flag(v)),
     )
 
 
@@ -383,7 +388,8 @@ def _text(dim: _Dimension) -> str:
     return str(dim.dim_param)
 
 
-def _shown(value: ValueInfoProto) -> str:
+def shown(value: ValueInfoProto) -> str:
+    """The shape of an input or output as the file states it."""
     dims = ", ".join(_text(d) or ("?" if _is_open(d) else str(d.dim_value)) for d in _dims(value))
     return f"({dims})"
 
@@ -400,6 +406,10 @@ def _chunk_axis(value: ValueInfoProto) -> int:
 
 def _is_integer(value: ValueInfoProto) -> bool:
     return value.type.tensor_type.elem_type in _INTEGERS
+
+
+def _is_flag(value: ValueInfoProto) -> bool:
+    return _is_integer(value) or value.type.tensor_type.elem_type == TensorProto.BOOL
 
 
 def _require(name: str, known: Mapping[str, ValueInfoProto], what: str) -> None:
