@@ -378,7 +378,7 @@ def _model_of(log: Log, log_path: Path) -> Path:
 def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan) -> Compiled:
     """Compare every variant with an oracle. Raises WrongNumbers."""
     if plan.bound.grown:
-        return _checked_state(artifact, plan)
+        return _checked_state(artifact, networks[0].precision, plan)
     reports = []
     own = [plan.given] if isinstance(plan.given, Mapping) else plan.given or ()
     originals = plan.bound.originals()
@@ -399,10 +399,11 @@ def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan)
     return Compiled(replace(first, others=tuple(others), split=artifact.split), report)
 
 
-def _checked_state(artifact: Artifact, plan: CompilePlan) -> Compiled:
+def _checked_state(artifact: Artifact, precision: str, plan: CompilePlan) -> Compiled:
     """Compare steps at several lengths with ONNX Runtime. Raises WrongNumbers."""
     grown, most = plan.bound.grown[0], plan.request.max_error
-    report = check_state(Model(artifact), plan.bound.model, grown, most)
+    model = Model(artifact)
+    report = check_state(model, plan.bound.model, grown, most, precision=precision)
     return Compiled(_from(artifact, max_error=report.error), report)
 
 

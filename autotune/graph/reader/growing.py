@@ -102,7 +102,8 @@ _FOLLOWING = frozenset(
         *("ConstantOfShape", "Trilu", "Gather", "Slice", "Concat", "Split", "MatMul", "Softmax"),
         *("ReduceSum", "ReduceMax", "ReduceMin", "ScatterElements", "ScatterND"),
         *("GatherElements", "GatherND", "DequantizeLinear", "QuantizeLinear", "LayerNormalization"),
-        *("ReduceMean", "Pad", "Dropout", "CastLike", APPEND, ROWS),
+        *("ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"),
+        *("ReduceLogSumExp", "Pad", "Dropout", "CastLike", "Sum", "Mean", "BitCast", APPEND, ROWS),
     )
 )
 """Operators, beside those that are elementwise, whose unused places of results come from unused
@@ -114,7 +115,14 @@ _ZERO_KEEPING = frozenset(
     )
 )
 """Operators whose results are zero where their first operand is."""
-_NEUTRAL: Mapping[str, float] = {"ReduceSum": 0.0, "ReduceMax": _LOWEST, "ReduceMin": -_LOWEST}
+_NEUTRAL: Mapping[str, float] = {
+    **dict.fromkeys((f"Reduce{f}" for f in ("Sum", "L1", "L2", "SumSquare", "LogSum")), 0.0),
+    "ReduceProd": 1.0,
+    "ReduceMax": _LOWEST,
+    "ReduceLogSumExp": _LOWEST,
+    "ReduceMin": -_LOWEST,
+}
+"""What changes no reduction."""
 
 
 @dataclass
@@ -526,9 +534,9 @@ class Growing:
         else:
             whole = rw(APPEND, *written(BYTE_ROWS, rows))
             found = emit("Dequantize", whole, rw(APPEND, *written(ROW_STEPS, _steps(rows))))
-        found = rw.node.output if made is None else found
-        self._appended[state], self._wholes[found] = (new, found), state
-        return found
+        name = str(rw.node.output if made is None else found)
+        self._appended[state], self._wholes[name] = (new, name), state
+        return name
 
     def _inserted(self, rw: Rewriter, x: str, new: str, axis: int) -> None:
         """A tensor with others behind its used places."""
@@ -621,7 +629,7 @@ _RECOMPUTED = frozenset(("Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile"))
 """Operators that have a shape for an operand, and whose results are elements of the other one."""
 _SPECIAL = {
     "Softmax": Growing._softmax,
-    **dict.fromkeys(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean"), Growing._reduce),
+    **dict.fromkeys((*_NEUTRAL, "ReduceMean"), Growing._reduce),
     "LayerNormalization": Growing._layer_norm,
     "MatMul": Growing._product,
     **dict.fromkeys(("Mul", "Div"), Growing._scaled),

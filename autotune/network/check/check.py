@@ -12,8 +12,8 @@ See `oracles`, `rounding` and `check_inputs`; docs/check.md has the reasons.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -21,8 +21,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from autotune.config import PRECISIONS
-from autotune.dtypes import DTYPES, PORT_TYPES, is_float
+from autotune.dtypes import PORT_TYPES, is_float
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.graph.network import Network, Port
 from autotune.network.artifact.hybrid import HybridArtifact
@@ -36,6 +35,17 @@ from autotune.network.check.differences import (
     tolerance,
 )
 from autotune.network.check.experience import Experience, Spread
+from autotune.network.check.experiments import (
+    INEXACT,
+    ROUNDING_FACTOR,
+    TELLING,
+    factor_of,
+    found_difference,
+    least_error,
+    other_precisions,
+    spreads,
+    unit_of,
+)
 from autotune.network.check.oracles import Oracle, Oracles, Original, by_onnxruntime
 from autotune.network.check.quantised_outputs import is_quantised, is_within_a_step, output_steps
 from autotune.network.check.standard import Judgement, by_definition
@@ -47,24 +57,10 @@ from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.te.evaluate import evaluate
 from autotune.te.strides import spanned
 
-ROUNDING_FACTOR = 8.0
-"""Tolerance of an ill-conditioned output, as a multiple of the oracle's own rounding spread.
-
-A sum of K terms rounds K times where the experiment rounds once; eight is above all findings."""
-
-_NARROW_FACTOR = 3.0
-"""The same for products in half precision, of which a network has fewer than it has operators."""
-
 _STEPS_FACTOR = 3.0
-"""The same for quantised models, whose values fall on other sides by `_INEXACT` in plenty."""
+"""The same for quantised models, whose values fall on other sides by `INEXACT` in plenty."""
 
-_EPS = DTYPES["float32"].eps
-_FEW_ROUNDINGS = 4.0
 _SAMPLES = 3
-_INEXACT = 2.0**8
-"""Roundings that a program may differ by: 3·10⁻⁵, where those of the tuner may by 5·10⁻⁵."""
-_TELLING = 0.25
-"""Largest tolerance: above it, unrelated numbers would pass."""
 _TELL_MORE = "; too much to tell right from wrong: give `check_inputs=ARRAYS`"
 _MOST_FLOPS = 5e10
 """FLOPs up to which operators are computed by definition, which is too slow for larger networks."""
@@ -250,12 +246,12 @@ class _Check:
 
     def verdict(self, name: str) -> _Verdict:
         """On one output. Raises WrongNumbers."""
-        unit = _unit(self.network)
-        floor = max(tolerance(self.expected[name].dtype), _FEW_ROUNDINGS * _EPS * (unit - 1.0))
+        unit = unit_of(self.network.precision)
+        floor = max(tolerance(self.expected[name].dtype), least_error(unit))
         if name in self.setting.undefined:
             note = f"output '{name}' {self.setting.undefined[name]}: it is not checked"
             return _Verdict(Difference(0.0, 0, ""), floor, note, is_decided=False)
-        found = _difference(self.actual, name, self.expected[name])
+        found = found_difference(self.actual, name, self.expected[name])
         if found.within(floor):
             return _Verdict(found, floor)
         for self._borrows in (True, False):
@@ -285,7 +281,7 @@ class _Check:
         """Whether rounding decides the shape of an output, so that nothing can be compared."""
         if name in self.actual and self.actual[name].dtype != self.expected[name].dtype:
             return False
-        return any(self._spread(name, scale).is_reshaped for scale in (unit, _INEXACT * unit))
+        return any(self._spread(name, scale).is_reshaped for scale in (unit, INEXACT * unit))
 
     def _rounded_otherwise(
         self, name: str, found: Difference, floor: float, unit: float
@@ -294,13 +290,13 @@ class _Check:
         spread = self._spread(name, unit)
         allowed = max(floor, self._factor * spread.error)
         # values near a threshold of the model may fall on either side of it
-        inexact = self._spread(name, _INEXACT * unit).n_moved if found.n_moved else 0
+        inexact = self._spread(name, INEXACT * unit).n_moved if found.n_moved else 0
         n_moved = max(spread.n_moved, inexact)
         if not found.within(allowed, math.ceil(ROUNDING_FACTOR * n_moved)):
             return None
-        if self._is_judged and found.error > _TELLING:
+        if self._is_judged and found.error > TELLING:
             return None
-        is_expected = unit > 1.0 and allowed < _TELLING
+        is_expected = unit > 1.0 and allowed < TELLING
         note = "" if is_expected else self._ill_conditioned(name, found, spread, n_moved)
         return _Verdict(found, allowed, note, is_expected or _is_told(spread))
 
@@ -313,7 +309,7 @@ class _Check:
         step, expected = self.setting.steps.get(name, 0.0), self.expected[name]
         if step and is_within_a_step(self.actual[name], expected, step):
             return _Verdict(found, max(floor, step / scale_of(expected)))
-        spread = self._spread(name, _INEXACT)
+        spread = self._spread(name, INEXACT)
         allowed = max(floor, _STEPS_FACTOR * spread.error)
         is_right = found.within(allowed, math.ceil(_STEPS_FACTOR * spread.n_moved))
         if not is_right or found.rms > max(floor, _STEPS_FACTOR * spread.rms):
@@ -333,11 +329,13 @@ class _Check:
 
         Not on random numbers where there are inputs of the user's: they may tell nothing.
         """
-        return _unit(self.network) > 1.0 and (self.kind == GIVEN or not self.setting.has_given)
+        return unit_of(self.network.precision) > 1.0 and (
+            self.kind == GIVEN or not self.setting.has_given
+        )
 
     @property
     def _factor(self) -> float:
-        return ROUNDING_FACTOR if _unit(self.network) == 1.0 else _NARROW_FACTOR
+        return factor_of(unit_of(self.network.precision))
 
     def _spread(self, name: str, scale: float) -> Spread:
         """Spread of the oracle under perturbed rounding; at other shapes, where that is enough."""
@@ -348,7 +346,7 @@ class _Check:
         if scale not in self._asked:
             rounded = self.oracle.rounded(self.inputs, range(1, _SAMPLES + 1), scale)
             samples = experience.within_budget(map(flat_outputs, rounded))
-            self._asked[scale] = _spreads(self.expected, samples)
+            self._asked[scale] = spreads(self.expected, samples)
             experience.add(self.kind, scale, self._asked[scale])
         return self._asked[scale][name]
 
@@ -360,7 +358,7 @@ class _Check:
         expected = flat_outputs(self._defined.outputs).get(name)
         if not self._defined.deviating or expected is None:
             return None
-        return _difference(self.actual, name, expected)
+        return found_difference(self.actual, name, expected)
 
     @cached_property
     def _defined(self) -> Judgement:
@@ -388,10 +386,10 @@ class _Check:
     def _wrong(self, name: str, found: Difference, floor: float) -> WrongNumbers:
         precision = self.network.precision
         is_quantised = self.setting.is_quantised and precision == "f32"
-        spread = self._spread(name, _INEXACT if is_quantised else _unit(self.network))
+        spread = self._spread(name, INEXACT if is_quantised else unit_of(self.network.precision))
         allowed = max(floor, (_STEPS_FACTOR if is_quantised else self._factor) * spread.error)
         if self._is_judged:
-            allowed = min(allowed, _TELLING)
+            allowed = min(allowed, TELLING)
         message = (
             f"output '{name}' differs from the oracle ({self.oracle.name}, {self.kind} inputs) "
             f"by {found.error:.2g} of its largest value, {allowed:.2g} is allowed; {found.what}"
@@ -403,7 +401,7 @@ class _Check:
             )
         if is_quantised:
             return WrongNumbers(message, _REPORT)
-        inexact = ROUNDING_FACTOR * self._spread(name, _INEXACT).error
+        inexact = ROUNDING_FACTOR * self._spread(name, INEXACT).error
         if found.within(inexact) and math.isfinite(found.error):
             return WrongNumbers(
                 f"ill-conditioned here: {message}",
@@ -423,13 +421,8 @@ _REPORT = (
 
 
 def _other_precisions(precision: str, has_given: bool) -> str:
-    """Hint with other settings, for a precision that is too low."""
-    wide = {
-        "f16": "`precision='bf16'`, which has the range of float32, or f32",
-        "bf16": "`precision='f16'`, which has more digits, but ends at 65504, or f32",
-    }
     told = "" if has_given else "; check on numbers of yours: `check_inputs=ARRAYS`"
-    return f"compile it with {wide[precision]}{told}"
+    return f"{other_precisions(precision)}{told}"
 
 
 def _amount(error: float, n_moved: int) -> str:
@@ -441,35 +434,9 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
-def _unit(network: Network) -> float:
-    """A rounding of the products of a network, in roundings of float32."""
-    return DTYPES[PRECISIONS[network.precision]].eps / _EPS
-
-
 def _is_told(spread: Spread) -> bool:
     """Whether the tolerance of an ill-conditioned output tells right from wrong."""
-    return ROUNDING_FACTOR * spread.error < _TELLING
-
-
-def _difference(found: Mapping[str, Array], name: str, expected: Array) -> Difference:
-    """Of one output: lists may be shorter, so that a part of one is missing."""
-    if name not in found:
-        return Difference(math.inf, 0, "it is not there")
-    return difference(found[name], expected)
-
-
-def _spreads(
-    expected: Mapping[str, Array], others: Iterable[Mapping[str, Array]]
-) -> dict[str, Spread]:
-    spreads = dict.fromkeys(expected, Spread())
-    for other in others:
-        for name, array in expected.items():
-            found, known = _difference(other, name, array), spreads[name]
-            if math.isfinite(found.error):
-                spreads[name] = known.joined(Spread(found.error, found.n_moved, found.rms))
-            else:
-                spreads[name] = replace(known, is_reshaped=True)
-    return spreads
+    return ROUNDING_FACTOR * spread.error < TELLING
 
 
 def check_onnxruntime(model: Model, onnx_model: Any, seed: int = 0) -> float:

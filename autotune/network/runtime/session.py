@@ -287,6 +287,10 @@ class ModelSession:
         before = (slice(None),) * self._info.axes[buffer]
         return self._buffers[buffer][(*before, slice(begin, end))]
 
+    def replaced_arrays(self) -> dict[str, Array]:
+        """What is replaced as a whole in each step, in place as it is stored, by the input."""
+        return {name: pair[0] for name, pair in self._arrays.items()}
+
     def n_places(self, inputs: Mapping[str, Any]) -> int:
         """The number of places that inputs of a step are for. Raises UsageError for others."""
         return self._steps[-1].n_places(inputs)
