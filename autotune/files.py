@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from autotune.errors import AutotuneError, LogBusy, ModelError, OutputError, UsageError
+from autotune.file_kinds import FileKind, require_kind
 from autotune.units import format_bytes
 
 _KINDS = {
@@ -148,12 +149,14 @@ def require_place(
     n_bytes: int = 0,
     inputs: Iterable[Path] = (),
     makes_folders: bool = False,
+    kind: FileKind | None = None,
 ) -> None:
     """Try whether a file of `n_bytes` can be written at `path`, before time is spent on it.
 
-    `makes_folders`: missing folders are made when it is written. Raises UsageError where
-    there is no folder, no permission, or an input of the same command, OutputError where there is
-    too little room, LogBusy for a log that is being written.
+    `makes_folders`: missing folders are made when it is written. `kind`: the only one that it may
+    take the place of; None for any. Raises UsageError where there is no folder, no permission, a
+    file of another kind, or an input of the same command, OutputError where there is too little
+    room, LogBusy for a log that is being written.
     """
     target = destination(path)
     if target.exists() and any(same_file(target, other) for other in inputs):
@@ -167,6 +170,8 @@ def require_place(
         with _locked(path, target):
             if target.exists() and not os.access(target, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            if kind is not None:
+                require_kind(path, kind)
             PendingFile(folder / target.name).discard()
             free = os.statvfs(folder)
     except OSError as error:

@@ -27,6 +27,7 @@ FLOORS = {
     "target": 0,
     "config": 0,
     "files": 0,
+    "file_kinds": 0,
     "json_schema": 0,
     "machine": 0,
     "telemetry": 0,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from autotune.codegen.relocations import WASM32
 from autotune.errors import UsageError
+from autotune.file_kinds import require_folder
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.export.library import Exported, require_whole, write_library
 from autotune.network.export.module import write_module
@@ -22,6 +23,7 @@ def export(
     name: str | None = None,
     weights: str = "embedded",
     cc: str | None = None,
+    force: bool = False,
 ) -> Exported:
     """Write `artifact`, or that of a file, as a library of C that needs libc alone.
 
@@ -29,13 +31,14 @@ def export(
 
     `name`: of the library, which its functions begin with (None: that of the file). `folder`: where
     libNAME.so, libNAME.a, NAME.h and their companions go, or NAME.wasm and NAME.mjs; NAME by
-    default; other files there stay.
+    default. A folder that holds other files is refused unless `force`; those that have no name of
+    the library's stay.
     `weights`: "embedded", or "separate" in a file that processes map and share. `cc`: a compiler of
     C as a command (None: `cc`, else that of the package ziglang).
 
     Raises ArtifactError for a network of which ONNX Runtime computes a part, MissingDependency
     without a compiler, OutputError where something cannot be compiled or written, UsageError for a
-    name that C has not.
+    name that C has not, and a folder that holds other files.
     """
     if weights not in WEIGHTS:
         raise UsageError(f"weights cannot be '{weights}'", f"use one of {', '.join(WEIGHTS)}")
@@ -46,7 +49,10 @@ def export(
     name = name or library_name(stem)
     require_library_name(name)
     require_whole(found)
+    place = Path(folder or name)
+    if not force:
+        require_folder(place)
     if found.image.machine == WASM32.name:
-        return write_module(found, name, Path(folder or name), weights == "separate")
+        return write_module(found, name, place, weights == "separate")
     tools = toolchain(cc, found.image.machine)
-    return write_library(found, name, Path(folder or name), tools, weights == "separate")
+    return write_library(found, name, place, tools, weights == "separate")

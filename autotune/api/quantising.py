@@ -28,6 +28,7 @@ from autotune.api.sources import model_bytes, model_files
 from autotune.brief import brief
 from autotune.config import AUTO_MAX_ERROR, LEAST_AGREEMENT
 from autotune.errors import UsageError, WrongNumbers
+from autotune.file_kinds import QUANTISED
 from autotune.files import replacing, require_place
 from autotune.graph.network import Port, chosen
 from autotune.graph.reader.model_files import ModelSource, model_file
@@ -68,8 +69,9 @@ class QuantiseRequest:
     `output`: the ONNX file that is written. `shapes`, `dims`, `constants`, `threads`: as for
     `compile`. `labels`: outputs whose rows are scores, of which the highest has to be the same;
     None: those that look like it. `agreement`: the least share of rows with equal labels.
-    `max_error`: where there are no labels, the largest difference over the largest value. `note`
-    is told, in a line each, what a user should know.
+    `max_error`: where there are no labels, the largest difference over the largest value. `force`:
+    `output` may take the place of a file that `quantise` did not write. `note` is told, in a line
+    each, what a user should know.
     """
 
     model: ModelSource
@@ -83,6 +85,7 @@ class QuantiseRequest:
     labels: Sequence[str] | None = None
     agreement: float = LEAST_AGREEMENT
     max_error: float = AUTO_MAX_ERROR
+    force: bool = False
     note: Note = silent
 
 
@@ -167,7 +170,8 @@ class Quantising:
             raise UsageError(
                 "a model is calibrated at one shape", "give every dimension a single extent"
             )
-        require_place(self._output, n_bytes=model_bytes(path), inputs=model_files(path))
+        kind = None if request.force else QUANTISED
+        require_place(self._output, model_bytes(path), model_files(path), kind=kind)
         (original,) = first.bound.originals()
         given = read_file(path)
         if is_quantised_already(given):

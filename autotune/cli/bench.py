@@ -27,6 +27,7 @@ from autotune.cli.options import (
     THREADS,
     Names,
     Parsed,
+    force_option,
     format_option,
     input_option,
     precision_option,
@@ -36,6 +37,7 @@ from autotune.cli.options import (
 from autotune.codec import to_json
 from autotune.config import AUTO
 from autotune.errors import TooSlow, UsageError
+from autotune.file_kinds import BENCH
 from autotune.files import require_place
 from autotune.units import format_duration, format_seconds, format_shapes
 
@@ -76,6 +78,7 @@ def _tokens(text: str) -> tuple[int, int]:
 @click.option("--callers", type=int, help="Inferences per second of so many threads that call it.")
 @click.option("--per-task", is_flag=True, help="Show where the time goes, task by task.")
 @click.option("--save", type=FILE, help="Keep the figures in this file, for --compare.")
+@force_option
 @click.option(
     "--compare", type=FILE, help="By how much it is slower than a file of --save, or an artifact."
 )
@@ -106,6 +109,7 @@ def command(
     callers: int | None,
     per_task: bool,
     save: Path | None,
+    force: bool,
     compare: Path | None,
     fail_above: float | None,
     log_path: Path | None,
@@ -154,7 +158,7 @@ def command(
     if log_path and not per_task and not is_model:
         raise UsageError("--log is for --per-task", "add --per-task, or leave --log out")
     if save is not None:
-        require_place(save, inputs=[source])
+        require_place(save, inputs=[source], kind=None if force else BENCH)
     if tokens is not None and is_model and options["capacity"] is None:
         options["capacity"] = sum(tokens)
     compiled = _model(source, is_model, log_path, threads, options)

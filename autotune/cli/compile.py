@@ -31,6 +31,7 @@ from autotune.cli.options import (
     check_input_option,
     exactness_options,
     fallback_option,
+    force_option,
     format_option,
     operators_option,
     runner_option,
@@ -40,6 +41,7 @@ from autotune.cli.options import (
     target_option,
 )
 from autotune.errors import UsageError
+from autotune.file_kinds import ARTIFACT
 from autotune.files import require_place
 from autotune.units import format_bytes
 
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 @click.argument("model", required=False, type=FILE)
 @click.option("--log", type=FILE, help="Log with the records to compile from.")
 @click.option("-o", "--output", type=FILE, help="File to write.  [MODEL.atn]")
+@force_option
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as tuned]")
 @source_options
 @state_options
@@ -94,6 +97,7 @@ if TYPE_CHECKING:
 def command(
     model: Path | None,
     output: Path | None,
+    force: bool,
     check_files: tuple[tuple[str, Path], ...],
     arguments: str | None,
     weights: Path | None,
@@ -121,7 +125,10 @@ def command(
         raise UsageError("--check-input is for the check", "leave out --no-check")
     task = _workload(request, arguments, log)
     if task is not None:
-        _compile_workload(task, request, output, weights, style)
+        path = output or Path(f"{task.name}.atn")
+        places = [p for p in (log, weights) if p]
+        require_place(path, inputs=places, kind=None if force else ARTIFACT)
+        _compile_workload(task, request, path, weights, style)
         return
     if weights is not None:
         raise UsageError("--constants is for workloads", "a model has its weights in its file")
@@ -131,7 +138,8 @@ def command(
     source = chosen.bound.path
     path = output or Path(f"{source.stem}.atn")
     inputs = [*model_files(source), *([log] if log else []), *(file for _, file in check_files)]
-    require_place(path, n_bytes=model_bytes(source), inputs=inputs)
+    kind = None if force else ARTIFACT
+    require_place(path, n_bytes=model_bytes(source), inputs=inputs, kind=kind)
     with stage(f"reading {source.name}"):
         sources = chosen.sources()
     networks = sources.wholes
@@ -200,14 +208,12 @@ def _workload(request: CompileRequest, arguments: str | None, log_path: Path | N
 
 
 def _compile_workload(
-    task: Task, request: CompileRequest, output: Path | None, constants: Path | None, style: str
+    task: Task, request: CompileRequest, path: Path, constants: Path | None, style: str
 ) -> None:
     from autotune.api.te.workloads import compile_task
     from autotune.cli.arrays import read_array
 
     log: Any = request.log
-    path = output or Path(f"{task.name}.atn")
-    require_place(path, inputs=[p for p in (log, constants) if p])
     arrays = read_array(constants) if constants else {}
     if not isinstance(arrays, dict):
         raise UsageError(f"{constants} holds one array", "write several by name: numpy.savez")

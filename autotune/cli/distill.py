@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.console import common_options, put, put_json, put_path, say, say_note
-from autotune.cli.options import FILE, format_option
+from autotune.cli.options import FILE, force_option, format_option
 from autotune.errors import LogMismatch, UsageError
+from autotune.file_kinds import LOG
 from autotune.files import require_place, same_file
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 @click.command("distill")
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=FILE)
 @click.option("-o", "--output", "best", type=FILE, help="Log to write.  [LOG-best.jsonl]")
+@force_option
 @click.option(
     "--store",
     is_flag=False,
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 )
 @format_option
 @common_options
-def command(logs: tuple[Path, ...], best: Path | None, store: str | None, style: str) -> None:
+def command(
+    logs: tuple[Path, ...], best: Path | None, force: bool, store: str | None, style: str
+) -> None:
     """Write a small log with only the best record of every task, CPU and thread count.
 
     Repeated measurements of a schedule count together. The result is a log like any other: it can
@@ -47,7 +51,7 @@ def command(logs: tuple[Path, ...], best: Path | None, store: str | None, style:
     path = best or logs[0].with_name(f"{logs[0].stem}-best.jsonl")
     if any(same_file(path, log) for log in logs):
         raise UsageError(f"{path} is one of the logs to read", "choose another file with -o")
-    require_place(path, makes_folders=True)
+    require_place(path, makes_folders=True, kind=None if force else LOG)
     log = distill(logs)
     write_log(path, log)
     if log.n_skipped:

@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 
 from autotune.cli.console import common_options, put_json, put_path, say
-from autotune.cli.options import FILE, format_option
+from autotune.cli.options import FILE, force_option, format_option
 from autotune.units import format_bytes
 
 
 @click.command("export")
 @click.argument("artifact", metavar="OUT", type=FILE)
 @click.option("-o", "--output", type=FILE, help="Folder to write.  [the library's name]")
+@force_option
 @click.option("--name", help="Of the library; its functions begin with it.  [OUT without .atn]")
 @click.option(
     "--weights",
@@ -27,6 +28,7 @@ from autotune.units import format_bytes
 def command(
     artifact: Path,
     output: Path | None,
+    force: bool,
     name: str | None,
     weights: str,
     cc: str | None,
@@ -41,7 +43,7 @@ def command(
     """
     from autotune.api.exporting import export
 
-    done = export(artifact, output, name, weights, cc)
+    done = export(artifact, output, name, weights, cc, force)
     code, constants = format_bytes(done.code_bytes), format_bytes(done.weights_bytes)
     say(f"code {code}, weights {constants} ({weights}), for {done.cpu}")
     if style == "json":

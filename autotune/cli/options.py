@@ -389,6 +389,9 @@ def target_option(help: str, *more: str) -> Callable[[F], F]:
     return click.option("--target", "--target-file", "target", type=TargetName(*more), help=help)
 
 
+force_option = click.option(
+    "--force", is_flag=True, help="Replace a file of another kind, or write beside those of others."
+)
 events_option = click.option(
     "--events",
     type=click.Choice(["jsonl"]),

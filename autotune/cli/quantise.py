@@ -16,9 +16,10 @@ from autotune.cli.console import (
     say_late_note,
     say_note,
 )
-from autotune.cli.options import FILE, THREADS, format_option, shape_options
+from autotune.cli.options import FILE, THREADS, force_option, format_option, shape_options
 from autotune.codec import to_json
 from autotune.config import AUTO_MAX_ERROR, LEAST_AGREEMENT
+from autotune.file_kinds import QUANTISED
 from autotune.files import require_place
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     "dimension; of one input an .npy as well.",
 )
 @click.option("-o", "--output", type=FILE, help="ONNX file to write.  [MODEL.int8.onnx]")
+@force_option
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as many as are usable]")
 @shape_options
 @click.option(
@@ -84,7 +86,8 @@ def command(
     from autotune.cli.arrays import read_array
 
     path = output or Path(f"{model.stem}.int8.onnx")
-    require_place(path, inputs=[model, data])
+    kind = None if options["force"] else QUANTISED
+    require_place(path, inputs=[model, data], kind=kind)
     arrays = read_array(data)
     given = arrays if isinstance(arrays, dict) else {data.stem: arrays}
     done = quantised(QuantiseRequest(model, given, path, **options, note=say_note), counting)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.console import common_options, json_text, put, put_path
-from autotune.cli.options import FILE
+from autotune.cli.options import FILE, force_option
 
 if TYPE_CHECKING:
     from autotune.reporting.report import SearchReport
@@ -20,6 +20,7 @@ _FORMS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 @click.argument("log", metavar="LOG", type=FILE)
 @click.argument("artifact", metavar="[OUT]", required=False, type=FILE)
 @click.option("-o", "--output", type=FILE, help="File to write.  [LOG.html; md, json: stdout]")
+@force_option
 @click.option(
     "--format",
     "style",
@@ -29,7 +30,12 @@ _FORMS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 @click.option("--against", metavar="EARLIER", type=FILE, help="An earlier log, to compare with.")
 @common_options
 def command(
-    log: Path, artifact: Path | None, output: Path | None, style: str | None, against: Path | None
+    log: Path,
+    artifact: Path | None,
+    output: Path | None,
+    force: bool,
+    style: str | None,
+    against: Path | None,
 ) -> None:
     """Show what the search in LOG found: one HTML file with plots, which needs no network.
 
@@ -41,6 +47,7 @@ def command(
     HTML needs the extra `report`; Markdown and JSON need nothing.
     """
     from autotune.api.reporting import report
+    from autotune.file_kinds import REPORT
     from autotune.files import replacing, require_place
     from autotune.reporting.plots import require_plots
 
@@ -49,7 +56,8 @@ def command(
     if output is None and style == "html":
         output = log.with_suffix(".html")
     if output is not None:
-        require_place(output, inputs=[p for p in (log, artifact, against) if p is not None])
+        inputs = [p for p in (log, artifact, against) if p is not None]
+        require_place(output, inputs=inputs, kind=None if force else REPORT)
     if style == "html":
         require_plots()
     text = _text(report(log, artifact, against), style)

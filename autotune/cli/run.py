@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from autotune.cli.arrays import Arrays, largest_inputs, read_inputs, write_npz
 from autotune.cli.console import columns, common_options, put, put_json, put_path, say, say_note
 from autotune.cli.models import say_random_weights
-from autotune.cli.options import FILE, THREADS, format_option, input_option
+from autotune.cli.options import FILE, THREADS, force_option, format_option, input_option
+from autotune.file_kinds import ARRAYS
 from autotune.files import require_place
 from autotune.units import format_shape
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @click.argument("artifact", metavar="OUT", type=FILE)
 @input_option
 @click.option("-o", "--output", type=FILE, help="Write the outputs to this .npz file.")
+@force_option
 @click.option("--threads", type=THREADS, help="Threads to run on.  [as compiled]")
 @format_option
 @common_options
@@ -33,6 +35,7 @@ def command(
     artifact: Path,
     files: tuple[tuple[str, Path], ...],
     output: Path | None,
+    force: bool,
     threads: int | None,
     style: str,
 ) -> None:
@@ -44,7 +47,8 @@ def command(
     from autotune.network.runtime.loading import load
 
     if output is not None:
-        require_place(output, inputs=[artifact, *(path for _, path in files)])
+        inputs = [artifact, *(path for _, path in files)]
+        require_place(output, inputs=inputs, kind=None if force else ARRAYS)
     model = load(artifact, threads)
     if model.artifact.random_weights:
         say_random_weights(model.artifact.name)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.console import columns, common_options, put, put_json, put_path
-from autotune.cli.options import FILE, TargetName, format_option
+from autotune.cli.options import FILE, TargetName, force_option, format_option
 from autotune.errors import UsageError
+from autotune.file_kinds import CPU
 from autotune.files import replacing, require_place
 from autotune.units import format_bytes
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @click.command("target")
 @click.argument("name", required=False, type=TargetName())
 @click.option("-o", "--output", type=FILE, help="File to write.  [print it]")
+@force_option
 @click.option("--list", "is_list", is_flag=True, help="List the names of CPUs.")
 @click.option("--measure", is_flag=True, help="Measure the peak rates of this CPU as well.")
 @click.option(
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 def command(
     name: str | None,
     output: Path | None,
+    force: bool,
     is_list: bool,
     measure: bool,
     runner: str | None,
@@ -50,6 +53,8 @@ def command(
     if is_list:
         put(_names_text())
         return
+    if output is not None:
+        require_place(output, kind=None if force else CPU)
     device = _device(name or "native", runner)
     if measure and runner is None and not runs_here(device.target):
         raise UsageError(f"this CPU cannot run code for '{name}'", "leave --measure out")
@@ -57,7 +62,6 @@ def command(
     if output is None:
         put(text.rstrip())
         return
-    require_place(output)
     with replacing(output) as file:
         file.write(text.encode())
     put_path(output)

@@ -29,6 +29,7 @@ def page(title: str, chapters: Iterable[Chapter]) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="generator" content="autotune">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">

@@ -14,7 +14,7 @@ _SPECIAL = str.maketrans({c: f"\\{c}" for c in r"\`*_|<>~#[]"} | {"\n": " ", "\r
 
 def markdown(title: str, chapters: Iterable[Chapter]) -> str:
     """The words and tables of chapters; loops are left out, details are folded away."""
-    parts = [f"## {_text(title)}"]
+    parts = ["<!-- autotune report -->", f"## {_text(title)}"]
     for chapter in chapters:
         found = [text for block in chapter.blocks for text in _block(block)]
         if found:

@@ -185,12 +185,12 @@ def test_links_are_followed_and_modes_kept(
             assert stat.S_IMODE(target.stat().st_mode) == 0o640
             if command[0] == "tune":
                 continue
-            target.write_bytes(b"old")
+            target.write_bytes(b"")
             target.chmod(0o604)
             assert here(*command, link).code == 0
             assert link.is_symlink()
             assert stat.S_IMODE(target.stat().st_mode) == 0o604
-            assert target.stat().st_size > 3
+            assert target.stat().st_size > 0
     finally:
         os.umask(old)
     assert sorted(p.name for p in place.iterdir()) == ["compile", "distill", "run", "tune"]

@@ -26,6 +26,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from autotune import telemetry
 from autotune.errors import MissingDependency
+from autotune.file_kinds import QUANTISER
 from autotune.graph.reader.node_order import all_nodes, put_in_order
 from autotune.graph.reader.onnx_reader import drop_initializers_from_inputs
 from autotune.graph.reader.opsets import opset_of
@@ -140,6 +141,7 @@ class FloatForm:
             )
             quantiser.quantize_model()
             put_in_order(quantiser.model.model.graph)  # it appends what it makes
+            quantiser.model.model.producer_name = QUANTISER
             onnx.save(quantiser.model.model, path)
 
 
