@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -365,3 +366,72 @@ def test_identifiers_are_valid_and_differ() -> None:
     assert len({text.upper() for text in found.values()}) == len(names)
     assert all(text.isidentifier() and text.isascii() for text in found.values())
     assert found["int"] == "int_"
+
+
+_HEADERS = """
+assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign
+stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar
+wchar wctype
+"""
+HEADERS = _HEADERS.split()
+
+
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_no_macro_of_the_standard_headers_is_a_field(language: str, tmp_path: Path) -> None:
+    """Also those that compilers define by themselves, as `linux` and `unix`."""
+    cc = shutil.which({"c": "cc", "c++": "c++"}[language])
+    if cc is None:
+        pytest.skip("no compiler")
+    headers = [h for h in HEADERS if language == "c" or h not in ("stdatomic", "stdnoreturn")]
+    included = "".join(f"#include <{h}.h>\n" for h in headers)
+    command = [cc, "-x", language, "-"]
+    listed = subprocess.run(
+        [*command, "-dM", "-E"], input=included, capture_output=True, text=True, check=True
+    )
+    macros = re.findall(r"^#define ([A-Za-z]\w*) ", listed.stdout, re.MULTILINE)
+    assert len(macros) > 200
+    words = ["x", "x_shape", "X_SHAPE", "x shape", "Self", "main", "size_t", "memcpy", *macros]
+    fields = "".join(f"int {x}; long {x}_shape[2];\n" for x in identifiers(words).values())
+    program = f"{included}struct inputs {{\n{fields}}};\n"
+    subprocess.run([*command, "-fsyntax-only"], input=program, text=True, check=True)
+
+
+_WORDS = """
+NULL linux unix errno assert stdin I EOF INT32_MAX UINT8_C M_PI bool true and Self main printf
+size_t self model status inputs outputs x x_shape X toString constructor valueOf hasOwnProperty
+__proto__ __defineGetter__ prototype length then default arguments await
+"""
+_TEXTS = ('"quotes"', "*/ ends", "${x}", "back\\slash", "`tick`", "two\nlines", "\u2028", "日本")
+NASTY = [*_WORDS.split(), *_TEXTS]
+
+
+def sums(names: Sequence[str]) -> onnx.ModelProto:
+    """Every other name is an input, and the next one the output that doubles it."""
+    pairs = list(zip(names[::2], names[1::2], strict=True))
+    nodes = [onnx.helper.make_node("Add", [a, a], [b]) for a, b in pairs]
+    sides = [
+        [onnx.helper.make_tensor_value_info(n, 1, [4]) for n in side]
+        for side in zip(*pairs, strict=True)
+    ]
+    graph = onnx.helper.make_graph(nodes, "f", *sides)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def nasty(rng: np.random.Generator) -> list[str]:
+    names = [str(name) for name in rng.permutation(NASTY)]
+    return names[: len(names) // 2 * 2]
+
+
+def test_a_library_of_any_names_compiles_and_runs(rng: np.random.Generator, tmp_path: Path) -> None:
+    artifact = compiled(sums(nasty(rng)))
+    written(artifact, tmp_path)
+    exported, inputs = ExportedModel(tmp_path / "libnet.so"), random_inputs(artifact.inputs)
+    assert same_bits(Model(artifact).run(inputs), exported.run(inputs))
+    before = [f"-include{header}.h" for header in HEADERS]
+    example = ["example.c", "-I.", "-L.", "-lnet", "-Wl,-rpath,$ORIGIN", "-o", "example"]
+    subprocess.run(["cc", *before, *example], cwd=tmp_path, check=True)
+    subprocess.run(["./example"], cwd=tmp_path, check=True, capture_output=True)
+    if rustc := shutil.which("rustc"):
+        linked = ["-L.", "-C", "link-arg=-Wl,-rpath,$ORIGIN"]
+        subprocess.run([rustc, "example.rs", *linked], cwd=tmp_path, check=True)

@@ -20,7 +20,7 @@ from autotune.network.export.module import write_module
 from autotune.network.export.source import WEIGHTS_HEADER
 from autotune.network.runtime.runtime import Model, random_inputs
 from tests.hybrid_models import DETECTOR, saved
-from tests.network.test_network_export import HEAD, MODELS, parsed
+from tests.network.test_network_export import HEAD, MODELS, nasty, parsed, sums
 from tests.node import node, run_script
 
 MORE = {
@@ -43,18 +43,17 @@ const kinds = {float16: Uint16Array, bfloat16: Uint16Array, float32: Float32Arra
   int8: Int8Array, bool: Uint8Array};
 const given = JSON.parse(fs.readFileSync("inputs.json"));
 const model = await create();
-const inputs = {};
-for (const {name, dtype} of signature.inputs) {
+const inputs = Object.fromEntries(signature.inputs.map(({name, dtype}) => {
   const bytes = Buffer.from(given[name].data, "base64");
   const whole = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length);
-  inputs[name] = {data: new kinds[dtype](whole), dims: given[name].dims};
-}
-const dims = model.dims(inputs), once = model.run(inputs), told = {};
-for (const [name, data] of Object.entries(model.run(inputs, once))) {
+  return [name, {data: new kinds[dtype](whole), dims: given[name].dims}];
+}));
+const dims = model.dims(inputs), once = model.run(inputs);
+const told = Object.entries(model.run(inputs, once)).map(([name, data]) => {
   if (data !== once[name]) throw new Error("another array");
-  told[name] = {dims: dims[name], data: Buffer.from(data.buffer).toString("base64")};
-}
-console.log(JSON.stringify(told));
+  return [name, {dims: dims[name], data: Buffer.from(data.buffer).toString("base64")}];
+});
+console.log(JSON.stringify(Object.fromEntries(told)));
 """
 
 Array = NDArray[Any]
@@ -104,6 +103,11 @@ def assert_same(folder: Path, here: Model, inputs: Mapping[str, Array]) -> None:
 @pytest.mark.parametrize("name", [*MODELS, *MORE])
 def test_a_module_computes_what_python_computes(name: str, tmp_path: Path) -> None:
     assert_equal_in_node(parsed((MODELS | MORE)[name]), tmp_path, is_separate="product" in name)
+
+
+def test_a_module_of_any_names_computes(rng: np.random.Generator, tmp_path: Path) -> None:
+    assert_equal_in_node(sums(nasty(rng)), tmp_path)
+    run_script((tmp_path / "example.mjs").read_text(), tmp_path)
 
 
 def test_weights_are_a_section_of_the_module_or_a_file(tmp_path: Path) -> None:

@@ -65,17 +65,17 @@ export class Model {
    * elements. Results are new arrays, or those of `outputs`.
    */
   run(inputs, outputs = {}) {
-    const variant = this.#chosen(inputs), found = {};
-    for (const port of variant.outputs) {
-      const given = outputs[port.name];
+    const variant = this.#chosen(inputs);
+    const found = variant.outputs.map((port) => {
+      const given = own(outputs, port.name);
       if (given !== undefined) requireArray(port, given);
-      found[port.name] = given ?? new globalThis[port.array](port.count);
-    }
-    for (const port of variant.inputs) write(port, dataOf(inputs[port.name]));
+      return given ?? new globalThis[port.array](port.count);
+    });
+    for (const port of variant.inputs) write(port, dataOf(own(inputs, port.name)));
     this.#stackPointer.value = STACK_BYTES;
     variant.run(variant.table, 1n);
-    for (const port of variant.outputs) read(port, found[port.name]);
-    return found;
+    variant.outputs.forEach((port, n) => read(port, found[n]));
+    return Object.fromEntries(variant.outputs.map(({name}, n) => [name, found[n]]));
   }
 
   /** Shapes of the outputs for `inputs`, by name. */
@@ -85,20 +85,23 @@ export class Model {
 
   #chosen(inputs) {
     for (const {name} of this.#variants[0].inputs)
-      if (inputs?.[name] === undefined) throw new TypeError(`input '${name}' is missing`);
+      if (own(inputs, name) === undefined) throw new TypeError(`input '${name}' is missing`);
     const known = this.#variants[0].inputs.map(({name}) => name);
     const other = Object.keys(inputs).find((name) => !known.includes(name));
     if (other !== undefined)
       throw new TypeError(`there is no input '${other}', but ${known.join(", ") || "none"}`);
     if (this.#variants.length === 1) {
       for (const port of this.#variants[0].inputs) {
-        requireArray(port, dataOf(inputs[port.name]));
-        requireDims(port, inputs[port.name].dims);
+        const given = own(inputs, port.name);
+        requireArray(port, dataOf(given));
+        requireDims(port, given.dims);
       }
       return this.#variants[0];
     }
-    const fits = this.#variants.filter((variant) => variant.inputs.every((port) =>
-      isArray(port, dataOf(inputs[port.name])) && areDims(port, inputs[port.name].dims)));
+    const fits = this.#variants.filter((variant) => variant.inputs.every((port) => {
+      const given = own(inputs, port.name);
+      return isArray(port, dataOf(given)) && areDims(port, given.dims);
+    }));
     if (fits.length === 1) return fits[0];
     if (fits.length > 1) throw new TypeError("several shapes have as many elements: give {data, dims}");
     const shapes = this.#variants.map(({inputs}) => inputs.map(textOf).join(", "));
@@ -108,6 +111,8 @@ export class Model {
 
 // Arrays of a call --------------------------------------------------------------------------------
 
+// What an object has of its own: all have a `constructor` and a `toString`.
+const own = (object, name) => object != null && Object.hasOwn(object, name) ? object[name] : undefined;
 const dataOf = (input) => ArrayBuffer.isView(input) ? input : input.data;
 const textOf = ({name, array, dims}) => `'${name}' ${array} [${dims}]`;
 const isArray = (port, data) => data?.constructor?.name === port.array && data.length === port.count;

@@ -219,8 +219,10 @@ def _declarations(name: str) -> tuple[str, str]:
 
 
 def _key(tensor: Tensor) -> str:
-    """Its name as a key of JavaScript."""
+    """Its name as a key of JavaScript, whatever it is; `__proto__: x` would be no key."""
     name = tensor.first.name
+    if name == "__proto__":
+        return f'["{name}"]'
     return name if name == tensor.identifier else json.dumps(name)
 
 
