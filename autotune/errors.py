@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
+from autotune.printable import shortened
+
 
 class ExitCode(IntEnum):
     """Documented process exit codes (see docs/files.md)."""
@@ -32,16 +34,16 @@ class AutotuneError(Exception):
     """Base of every error meant for a user: what was expected, what was found, and a hint.
 
     A hint names settings as arguments of Python between backquotes, and is told below a traceback.
+    Names of files and models are in messages, so these are shortened.
     """
 
     exit_code: ExitCode = ExitCode.FAILURE
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = shortened(message), shortened(hint)
+        super().__init__(self.message)
         if hint:
-            self.add_note(f"hint: {hint}")
+            self.add_note(f"hint: {self.hint}")
 
 
 class UsageError(AutotuneError):

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from autotune.reporting.plots import BLUE, CONFIG, ORANGE, SCHEMA, svg
+from autotune.reporting.drawing import drawings
+from autotune.reporting.plots import BLUE, CONFIG, ORANGE, SCHEMA
 from benchmarks.results import FOLDER, Row, read_rows
 from benchmarks.tables import geometric_mean
 
@@ -36,7 +37,8 @@ def picture(networks: list[Row], machines: dict[str, str]) -> str:
         {"machine": machines[r["machine"]], "model": r["model"], "ratio": float(r["ratio"])}
         for r in networks
     ]
-    text = svg(_spec(points, list(_means(points))))
+    (text,) = drawings([_spec(points, list(_means(points)))]).svgs
+    assert text is not None
     return text.replace("currentColor", _GREY)
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from autotune.errors import UsageError
+from autotune.printable import printable
 from autotune.tuner import Event, NetworkTimed, NoiseNoticed, SessionFinished, of_target
 
 Show: TypeAlias = str | Callable[[Event], None]
@@ -88,5 +89,5 @@ def _rendered(is_table: bool) -> Iterator[Callable[[Event], None]]:
 
 
 def _write(line: str) -> None:
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(printable(line) + "\n")
     sys.stderr.flush()

@@ -19,6 +19,7 @@ from autotune.cli.streams import silence
 from autotune.cli.waiting import Waiting, has_colours, is_screen
 from autotune.cli.wording import as_options
 from autotune.errors import NoteForbidden, OutputError
+from autotune.printable import MOST_OF_CELL, one_line, printable, shortened
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _LINE_EVERY_S = 5.0
@@ -54,16 +55,17 @@ def stage(text: str) -> Iterator[None]:
         yield
 
 
-def say(text: str) -> None:
+def say(text: str, head: str = "") -> None:
     """Tell the person at the terminal something that is not data, in the words of the command.
 
-    With --quiet nothing; with --verbose below the seconds since the command began.
+    With --quiet nothing; with --verbose below the seconds since the command began. `head`: what is
+    before the text, in colours.
     """
     state = invocation()
     if state.quiet:
         return
     age = f"[{time.monotonic() - state.begun_s:6.1f} s] " if state.verbose else ""
-    _tell(age + text)
+    _tell(text, age + head)
 
 
 def say_more(text: str) -> None:
@@ -72,30 +74,25 @@ def say_more(text: str) -> None:
         say(text)
 
 
-def _tell(text: str) -> None:
+def _tell(text: str, head: str = "") -> None:
     invocation().waiting.pause()
-    click.echo(as_options(text), err=True, color=has_colours())
+    click.echo(head + as_options(printable(text)), err=True, color=has_colours())
 
 
 def say_error(message: str, hint: str = "") -> None:
     """The two lines of every failure."""
-    _tell(f"{_styled('error:', 'red')} {_line(message)}")
+    _tell(one_line(message), _styled("error:", "red"))
     if hint:
-        _tell(f"{_styled('hint:', 'cyan')} {_line(hint)}")
-
-
-def _line(text: str) -> str:
-    """Text from anywhere as one line that does nothing to the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        _tell(one_line(hint), _styled("hint:", "cyan"))
 
 
 def _styled(text: str, colour: str) -> str:
-    return click.style(text, fg=colour, bold=True) if has_colours() else text
+    return f"{click.style(text, fg=colour, bold=True) if has_colours() else text} "
 
 
-def note_text(message: str) -> str:
+def tell_note(message: str) -> None:
     """A note as one line."""
-    return f"{_styled('note:', 'yellow')} {message}"
+    say(shortened(one_line(message)), _styled("note:", "yellow"))
 
 
 def say_note(message: str, is_shown: bool = False) -> None:
@@ -106,18 +103,22 @@ def say_note(message: str, is_shown: bool = False) -> None:
     if invocation().strict:
         raise NoteForbidden(message, "without --strict this is a note")
     if not is_shown:
-        say(note_text(message))
+        tell_note(message)
 
 
 def say_late_note(message: str, is_shown: bool = False) -> None:
     """A note about figures that exist: with --strict they are written, and the command fails."""
     if not is_shown:
-        say(note_text(message))
+        tell_note(message)
     invocation().late_notes.append(message)
 
 
 def put(text: str) -> None:
-    """Write data. Raises OutputError where stdout does not take it."""
+    """Write data for people. Raises OutputError where stdout does not take it."""
+    _put(printable(text))
+
+
+def _put(text: str) -> None:
     invocation().waiting.pause()
     try:
         click.echo(text)
@@ -131,7 +132,7 @@ def put(text: str) -> None:
 def put_path(path: Path) -> None:
     """Write the path of a file that is whole: nothing is lost where stdout does not take it."""
     try:
-        put(str(path))
+        _put(str(path))
     except OutputError as error:
         say_note(f"{error.message}; {path} is written")
 
@@ -142,8 +143,10 @@ def put_json(data: Any) -> None:
 
 
 def json_text(data: Any, indent: int | None = None) -> str:
-    """JSON that stdout can encode, also where that means escapes."""
+    """JSON that stdout can encode and no terminal obeys, also where that means escapes."""
     text = json.dumps(data, indent=indent, ensure_ascii=False)
+    if printable(text) != text:
+        return json.dumps(data, indent=indent)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -183,6 +186,7 @@ def columns(
 
     `least`: those that a terminal too narrow for all goes without, in this order.
     """
+    rows = [[shortened(one_line(cell), MOST_OF_CELL) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     if least and sum(widths) + 2 * (len(head) - 1) > _stdout_width():
         kept = [i for i, title in enumerate(head) if title != least[0]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli.console import common_options, json_text, put, put_path
+from autotune.cli.console import common_options, json_text, put, put_path, say_late_note
 from autotune.cli.options import FILE, force_option
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def command(
     from autotune.api.reporting import report
     from autotune.file_kinds import REPORT
     from autotune.files import replacing, require_place
-    from autotune.reporting.plots import require_plots
+    from autotune.reporting.drawing import require_plots
 
     if style is None:
         style = _FORMS.get(output.suffix.lower(), "html") if output else "html"
@@ -72,7 +72,7 @@ def command(
 def _text(found: SearchReport, style: str) -> str:
     match style:
         case "html":
-            return found.html()
+            return found.html(say_late_note)
         case "md":
             return found.markdown()
     return json_text(found.to_json(), indent=2) + "\n"

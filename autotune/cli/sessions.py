@@ -19,13 +19,13 @@ from autotune.api.tune.tune_result import require_valid
 from autotune.api.tune.tuning import Tuning
 from autotune.cli.console import (
     invocation,
-    note_text,
     put_json,
     put_path,
     say,
     say_late_note,
     say_note,
     stage,
+    tell_note,
 )
 from autotune.cli.progress import JsonLines
 from autotune.cli.signals import ENDS, end_now, exit_code, handled
@@ -231,7 +231,7 @@ def _conclude(
             n = len(finished.untried)
             say_late_note(f"{n} tasks were not reached; compile takes their default")
     for note in notes:
-        say(note_text(note))
+        tell_note(note)
     if any(finished.reason is StopReason.INTERRUPTED for finished in found.values()):
         number = stop.number or signal.SIGINT
         say(f"{ENDS[signal.Signals(number)]}; go on with: autotune resume {path}")

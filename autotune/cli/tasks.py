@@ -24,6 +24,7 @@ from autotune.cli.passes import Look, look_options, show_passes
 from autotune.codec import to_json
 from autotune.config import AUTO, plain_precision
 from autotune.errors import UsageError
+from autotune.printable import one_line
 from autotune.te.dag import shape_text
 from autotune.units import format_duration, format_flops, format_shapes
 
@@ -104,7 +105,8 @@ def command(
     for key, network in {k: n for n in reversed(networks) for k in n.weights}.items():
         if dag:
             put(f"\n# task {ids[key]}: {network.labels[key]}, key {key}")
-            put("\n".join([*_call_lines(network, key), str(network.tasks[key])]))
+            calls = map(one_line, _call_lines(network, key))
+            put("\n".join([*calls, str(network.tasks[key])]))
 
 
 def _call_lines(network: Network, key: str) -> Iterator[str]:

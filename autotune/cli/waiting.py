@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from autotune.printable import one_line
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
@@ -118,7 +120,7 @@ class Waiting:
         stage = self._stages[-1]
         if stage[1] != self._written:
             self._written = stage[1]
-            sys.stderr.write(f"{stage[0]} …\n")
+            sys.stderr.write(f"{one_line(stage[0])} …\n")
             sys.stderr.flush()
 
     def _started(self) -> Live:
@@ -142,7 +144,7 @@ class Waiting:
 
         stages = self._stages  # the main thread changes it
         text, begin = stages[-1] if stages else ("", 0.0)
-        line = f"{text}, {self._clock() - begin:.0f} s"
+        line = f"{one_line(text)}, {self._clock() - begin:.0f} s"
         return Text(line, style="dim", no_wrap=True, overflow="ellipsis")
 
     def _watch(self) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.display.view import TaskRow, View, stop_text
+from autotune.printable import one_line
 from autotune.records import InTurns
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.tuner import (
@@ -68,7 +69,7 @@ def display(view: View, elapsed_s: float, width: int, height: int) -> Renderable
 
 
 def _fitted(line: str, width: int) -> Text:
-    text = Text(line, no_wrap=True, end="\n")
+    text = Text(one_line(line), no_wrap=True, end="\n")
     text.truncate(width, overflow="ellipsis")
     return text
 
@@ -88,7 +89,9 @@ def task_table(view: View, n_rows: int = _MAX_ROWS, width: int = 80) -> Table:
     for row in shown:
         mark = "▶ " if row.task.key == view.current else ""
         label = mark + row.task.label + (f" ({row.finished})" if row.finished else "")
-        table.add_row(*(c.text(row) for c in kept), label, style="bold" if mark else None)
+        table.add_row(
+            *(c.text(row) for c in kept), Text(one_line(label)), style="bold" if mark else None
+        )
     return table
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.control import Control
 from rich.live import Live
+from rich.text import Text
 
 from autotune.display.lines import (
     LEGEND,
@@ -22,6 +23,7 @@ from autotune.display.lines import (
     task_table,
 )
 from autotune.display.view import View
+from autotune.printable import one_line
 from autotune.tuner import (
     BatchMeasured,
     DevicesChanged,
@@ -109,7 +111,7 @@ class LiveTable(Renderer):
         for target, view in self._views.items():
             if view.rows:
                 table = task_table(view, width=self._console.width)
-                self._console.print(*([target] if target else []), table, sep="\n")
+                self._console.print(*([Text(one_line(target))] if target else []), table, sep="\n")
                 if more := more_text(view, table):
                     self._console.print(more)
                 self._console.print(LEGEND, no_wrap=True, overflow="ellipsis")
@@ -139,7 +141,7 @@ class LiveTable(Renderer):
         for target, view in views.items():
             view.is_stopping = self._stop()
             height = size.height // len(views) - bool(target)
-            parts += [target] if target else []
+            parts += [Text(one_line(target))] if target else []
             parts.append(display(view, view.elapsed_s + more_s, size.width, height))
         return Group(*parts)
 

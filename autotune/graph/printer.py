@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from autotune.graph.ir import Graph, TensorType
+from autotune.printable import one_line
 
 _MOST_SHOWN = 8
 """Most elements of a constant that are printed."""
@@ -20,7 +21,7 @@ _MOST_SHOWN = 8
 
 def print_graph(graph: Graph) -> str:
     """Inputs, nodes and outputs of a graph."""
-    return "\n".join(_lines(graph))
+    return "\n".join(map(one_line, _lines(graph)))
 
 
 def _lines(graph: Graph) -> Iterator[str]:

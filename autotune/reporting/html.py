@@ -6,12 +6,13 @@ page(title, chapters) ─► a whole file · fragment(blocks) ─► a part of a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from importlib.resources import files
 
 from autotune.reporting.document import Block, Chapter, Listing, Paragraph, Picture, Sheet
-from autotune.reporting.plots import has_plots, svg
+from autotune.reporting.drawing import Drawings, drawings, has_plots
+from autotune.reporting.printing import printable
 
 _MOST_ENLARGED = 1.45
 """Of a plot, over the size that its text is for."""
@@ -19,11 +20,19 @@ _PORTRAIT_COLUMNS = 10
 """Wider tables are printed on pages that lie."""
 
 
-def page(title: str, chapters: Iterable[Chapter]) -> str:
-    """A file with a list of its chapters. Raises MissingDependency without the extra `report`."""
+def page(title: str, chapters: Iterable[Chapter], note: Callable[[str], None] | None = None) -> str:
+    """A file with a list of its chapters. Raises MissingDependency without the extra `report`.
+
+    `note`: told where plots are left out.
+    """
     known = list(chapters)
+    drawn = drawings([b.spec for c in known for b in c.blocks if isinstance(b, Picture)])
+    if drawn.n_missing and note is not None:
+        n_plots = f"{drawn.n_missing} of {len(drawn.svgs)} plots"
+        note(f"{n_plots} are left out: {_left_out(drawn)}")
     links = "".join(f'<li><a href="#{_slug(c.title)}">{escape(c.title)}</a></li>' for c in known)
-    body = "\n".join(map(_chapter, known))
+    svgs = iter(drawn.svgs)
+    body = "\n".join(_chapter(chapter, svgs, _left_out(drawn)) for chapter in known)
     return printable(
         f"""<!DOCTYPE html>
 <html lang="en">
@@ -53,18 +62,15 @@ def page(title: str, chapters: Iterable[Chapter]) -> str:
     )
 
 
-def printable(text: str) -> str:
-    """`text` without control characters and halves of surrogate pairs, which logs may hold."""
-    whole = text.encode("utf-8", "backslashreplace").decode()
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "�", whole)
-
-
 def fragment(blocks: Iterable[Block]) -> str:
     """Blocks in a frame of their own, for notebooks; a plot that cannot be drawn is left out."""
     known = [b for b in blocks if has_plots() or not isinstance(b, Picture)]
+    specs = [b.spec for b in known if isinstance(b, Picture)]
+    drawn = drawings(specs) if specs else Drawings(())
+    shown = _blocks(known, iter(drawn.svgs), _left_out(drawn))
     return printable(
         f'<div class="autotune-report"><style>{_style("fragment.css")}</style>'
-        f"{''.join(_blocks(known))}</div>"
+        f"{''.join(shown)}</div>"
     )
 
 
@@ -72,11 +78,15 @@ def _style(name: str) -> str:
     return files("autotune.reporting").joinpath(name).read_text(encoding="utf-8").strip()
 
 
-def _chapter(chapter: Chapter) -> str:
+def _left_out(drawn: Drawings) -> str:
+    return f"the process that draws them {drawn.reason}; it needs 100 GiB of addresses (ulimit -v)"
+
+
+def _chapter(chapter: Chapter, svgs: Iterator[str | None], reason: str) -> str:
     slug = _slug(chapter.title)
     return (
         f'<section aria-labelledby="{slug}">\n<h2 id="{slug}">{escape(chapter.title)}</h2>\n'
-        + "\n".join(_blocks(chapter.blocks))
+        + "\n".join(_blocks(chapter.blocks, svgs, reason))
         + "\n</section>"
     )
 
@@ -85,24 +95,24 @@ def _slug(title: str) -> str:
     return re.sub(r"\W+", "-", title.lower())
 
 
-def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
-    """Neighbouring plots share rows where there is room."""
+def _blocks(blocks: Iterable[Block], svgs: Iterator[str | None], reason: str) -> Iterator[str]:
+    """Neighbouring plots share rows where there is room. `svgs`: of all plots, as they come."""
     is_open = False
     for block in blocks:
         if isinstance(block, Picture) != is_open:
             yield '<div class="plots">' if not is_open else "</div>"
             is_open = not is_open
-        yield _block(block)
+        yield _block(block, svgs, reason)
     if is_open:
         yield "</div>"
 
 
-def _block(block: Block) -> str:
+def _block(block: Block, svgs: Iterator[str | None], reason: str) -> str:
     match block:
         case Paragraph(text=text):
             return f"<p>{escape(text)}</p>"
         case Picture():
-            return _figure(block)
+            return _figure(block, next(svgs), reason)
         case Sheet(is_detail=True, caption=caption):
             return f"<details><summary>{escape(caption)}</summary>{_table(block)}</details>"
         case Sheet():
@@ -114,9 +124,14 @@ def _block(block: Block) -> str:
             )
 
 
-def _figure(picture: Picture) -> str:
-    """The plot is one image to a screen reader, with all of its words."""
-    drawn = svg(picture.spec)
+def _figure(picture: Picture, drawn: str | None, reason: str) -> str:
+    """The plot is one image to a screen reader, with all of its words; without it, they stay."""
+    if drawn is None:
+        words = f"{picture.text} Plots are left out: {reason}."
+        return (
+            f"<figure><figcaption><strong>{escape(picture.title)}.</strong> {escape(words)}"
+            "</figcaption></figure>"
+        )
     found = re.search(r'width="(\d+)', drawn)
     most = round(_MOST_ENLARGED * int(found[1])) if found else 0
     words = " ".join(filter(None, (picture.text, picture.key)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from autotune.reporting.document import Block, Chapter, Listing, Paragraph, Picture, Sheet
-from autotune.reporting.html import printable
+from autotune.reporting.printing import printable
 
 _MOST_ROWS = 40
 """A comment of GitHub has 65,536 characters."""

@@ -1,4 +1,4 @@
-"""⑧ Plots of figures: specifications of Vega-Lite, and SVG of them that needs no script.
+"""⑧ Plots of figures: specifications of Vega-Lite, which `drawing` makes SVG of.
 
 Text and lines take the colour of the page (`currentColor`), so one SVG is for light and dark
 pages and for print. The colours of marks have a contrast of 3 to 1 on both; nothing is told by
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeAlias
 
-from autotune.errors import MissingDependency
 from autotune.reporting.figures import (
     CallFigures,
     SearchComparison,
@@ -57,36 +55,6 @@ CONFIG: Spec = {
     "text": {"color": "currentColor", "fontSize": 12},
     "rule": {"color": "currentColor"},
 }
-
-
-def svg(spec: Spec) -> str:
-    """The plot as SVG. Raises MissingDependency without the extra `report`."""
-    text: str = _converter().vegalite_to_svg(spec)
-    return text
-
-
-def require_plots() -> None:
-    """Raise MissingDependency where plots cannot be drawn."""
-    _converter()
-
-
-def has_plots() -> bool:
-    """Whether plots can be drawn."""
-    with suppress(MissingDependency):
-        _converter()
-        return True
-    return False
-
-
-def _converter() -> Any:
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise MissingDependency(
-            "plots need vl-convert-python, which is not installed",
-            "pip install 'autotune-compiler[report]'; Markdown needs no plots",
-        ) from error
-    return vl_convert
 
 
 def progress(figures: SearchFigures, over: str) -> Spec:

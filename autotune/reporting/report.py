@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,9 +31,12 @@ class SearchReport:
         """The model and its CPU."""
         return f"autotune: {self.figures.model} on {self.figures.cpu}"
 
-    def html(self) -> str:
-        """One file without scripts. Raises MissingDependency without the extra `report`."""
-        return html.page(self.title, self._chapters())
+    def html(self, note: Callable[[str], None] | None = None) -> str:
+        """One file without scripts; `note`: told where plots could not be drawn.
+
+        Raises MissingDependency without the extra `report`.
+        """
+        return html.page(self.title, self._chapters(), note)
 
     def markdown(self) -> str:
         """Words and tables, for a pull request."""

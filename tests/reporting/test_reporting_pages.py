@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from autotune.errors import MissingDependency
 from autotune.network.bench.bench import BenchResult, Timing
 from autotune.records import write_log
 from autotune.reporting import plots
+from autotune.reporting.drawing import drawings
 from autotune.reporting.figures import compared, figures_of
 from autotune.reporting.report import SearchReport
 from autotune.target import Target
@@ -198,3 +200,26 @@ def test_notebooks_show_timings() -> None:
     shown = TaskTiming(ours, 10**6, 1.0)._repr_html_()
     _Checked(shown)
     assert "50.0 %" in shown
+
+
+def test_what_cannot_be_drawn_is_left_out_with_a_note(report: SearchReport) -> None:
+    """As where the process may not have the addresses that a JavaScript engine reserves."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    notes: list[str] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, before[1]))
+        page = report.html(notes.append)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert len(notes) == 1
+    assert re.match(r"(\d+) of \1 plots are left out: the process that draws them ", notes[0])
+    assert "<svg" not in page
+    assert "Plots are left out" in page
+
+
+def test_one_plot_that_ends_its_process_takes_no_other_with_it() -> None:
+    good = plots.CONFIG | {"$schema": plots.SCHEMA, "data": {"values": []}, "mark": "bar"}
+    found = drawings([good, {"mark": 7}, good, {}, good])
+    assert [svg is not None for svg in found.svgs] == [True, False, True, False, True]
+    assert found.reason
+    assert drawings([]).svgs == ()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from autotune.brief import brief
 from autotune.network.check.differences import TOLERANCE, Difference, is_float, relative_rms
 from autotune.network.check.quantised_outputs import steps_apart
+from autotune.printable import one_line
 
 Array = NDArray[Any]
 
@@ -56,8 +57,8 @@ class OutputAccuracy:
 
     def __str__(self) -> str:
         if not self.is_decided:
-            return f"{self.name}: cannot be compared"
-        text = f"{self.name}: largest error {self.error:.1e}, RMS {self.rms:.1e}"
+            return f"{one_line(self.name)}: cannot be compared"
+        text = f"{one_line(self.name)}: largest error {self.error:.1e}, RMS {self.rms:.1e}"
         if self.step:
             plural = "step" if self.n_steps == 1 else "steps"
             text += f", at most {self.n_steps:,} {plural} of {self.step:.3g}"
