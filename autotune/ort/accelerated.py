@@ -21,7 +21,7 @@ import numpy as np
 from autotune.errors import UsageError
 from autotune.files import stamp
 from autotune.machine import told_threads
-from autotune.ort.bound import array_of, bound, dtype_of
+from autotune.ort.bound import array_of, bound, dtype_of, value_of
 from autotune.ort.callbacks import Callback, CallbackThreads
 from autotune.ort.contest import OURS, Contest
 from autotune.ort.programs import Mode, Programs, Setting
@@ -166,8 +166,7 @@ def accelerated(package: Any) -> type:
                     output_names, input_dict_ort_values, run_options
                 )
                 return answer
-            make = package.OrtValue.ortvalue_from_numpy
-            return list(map(make, self.run(output_names, feed)))
+            return [value_of(package, array) for array in self.run(output_names, feed)]
 
         def io_binding(self) -> Any:
             """An empty binding for `run_with_iobinding`."""
@@ -221,7 +220,7 @@ def accelerated(package: Any) -> type:
         def _bind_ours(self, contest: Contest, iobinding: Any) -> None:
             out = {name: a for name, a in iobinding.outputs.items() if a is not None}
             found = contest.run(iobinding.inputs, out or None)
-            iobinding.results = [found[name] for name in iobinding.outputs]
+            iobinding.results = {name: found[name] for name in iobinding.outputs}
 
         def _bind_theirs(self, iobinding: Any, run_options: Any = None) -> None:
             if getattr(iobinding, "results", None) is not None:

@@ -31,10 +31,10 @@ _DTYPES = {d.onnx: d.numpy for d in PORT_TYPES.values()} | {8: np.dtype(object)}
 
 
 class OrtValue:
-    """A tensor in the memory of this CPU."""
+    """A tensor in the memory of this CPU. `is_bound`: the memory is that of a caller's binding."""
 
-    def __init__(self, array: Any) -> None:
-        self._array = array
+    def __init__(self, array: Any, is_bound: bool = False) -> None:
+        self._array, self.is_bound = array, is_bound
 
     @staticmethod
     def ortvalue_from_numpy(array: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
@@ -74,6 +74,17 @@ class OrtValue:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(self._array, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, *, stream: object = None) -> Any:
+        return self._array.__dlpack__()
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    @staticmethod
+    def from_dlpack(data: Any) -> OrtValue:
+        """A value over the memory of an object with `__dlpack__`."""
+        return OrtValue(np.from_dlpack(data))
 
     def shape(self) -> list[int]:
         """Extents."""
@@ -186,11 +197,11 @@ class IOBinding:
 
     def get_outputs(self) -> list[OrtValue]:
         """Results of the last run, in the order in which outputs were bound."""
-        return self.results
+        return list(self.results)
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The same as arrays."""
-        return [value.numpy() for value in self.results]
+        """The same as arrays; copies of those that were bound to memory of the caller's."""
+        return [v.numpy().copy() if v.is_bound else v.numpy() for v in self.results]
 
 
 SessionIOBinding = IOBinding
@@ -228,8 +239,11 @@ def _array_at(address: Any, element_type: Any, shape: Any) -> Array:
     return array_at(address, dtype, extents)
 
 
-def array_at(address: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """The memory at an address, which the caller keeps valid, as an array."""
+def array_at(
+    address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: object = None
+) -> Array:
+    """The memory at an address as an array, which keeps `owner`; of None, the caller's to keep."""
     memory: Any = (ctypes.c_char * (dtype.itemsize * math.prod(shape))).from_address(int(address))
+    memory.owner = owner
     array: Array = np.frombuffer(memory, dtype).reshape(shape)
     return array

@@ -2,6 +2,10 @@
 
 bound(onnxruntime) ─► the class IOBinding, a subclass of onnxruntime's own
 array_of(value) ─► the memory of an OrtValue as an array; None where it is none of this CPU's
+value_of(onnxruntime, array) ─► an OrtValue that keeps the memory of an array, or has its own
+
+Of an OrtValue, `numpy()` gives an array that keeps the value of C++ and nothing of Python's: memory
+that only Python knows of would be gone with the last Python object (docs/ownership.md).
 """
 
 from __future__ import annotations
@@ -31,15 +35,16 @@ def bound(package: Any) -> type:
         """ONNX Runtime's IOBinding. `inputs`, `outputs`: arrays over the bound memory, by name.
 
         None stands for an output that is made for the caller, and for what is no such array
-        (`is_plain` is then False). `results`: outputs of a compiled network, in the order in which
-        they were bound; None where ONNX Runtime has them.
+        (`is_plain` is then False). `results`: outputs of a compiled network by name, in the order
+        in which they were bound; None where ONNX Runtime has them.
         """
 
         def __init__(self, session: Any) -> None:
             super().__init__(session)
             self.inputs: dict[str, NDArray[Any] | None] = {}
             self.outputs: dict[str, NDArray[Any] | None] = {}
-            self.results: list[NDArray[Any]] | None = None
+            self.results: dict[str, NDArray[Any]] | None = None
+            self._values: dict[str, Any] = {}
             self._is_odd = False
 
         @property
@@ -81,6 +86,7 @@ def bound(package: Any) -> type:
         ) -> None:
             """See ONNX Runtime's."""
             super().bind_output(name, device_type, device_id, element_type, shape, buffer_ptr)
+            self._values.pop(name, None)
             if buffer_ptr is None:
                 self.outputs[name] = None
                 self._is_odd |= device_type != "cpu"
@@ -90,6 +96,7 @@ def bound(package: Any) -> type:
         def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
             """See ONNX Runtime's."""
             super().bind_ortvalue_output(name, ortvalue)
+            self._values[name] = ortvalue
             self._keep(self.outputs, name, array_of(ortvalue))
 
         def clear_binding_inputs(self) -> None:
@@ -101,17 +108,23 @@ def bound(package: Any) -> type:
             """See ONNX Runtime's."""
             super().clear_binding_outputs()
             self.outputs.clear()
+            self._values.clear()
             self.results = None
 
         def get_outputs(self) -> Any:
             """See ONNX Runtime's."""
             if self.results is None:
                 return super().get_outputs()
-            return [package.OrtValue.ortvalue_from_numpy(array) for array in self.results]
+            return [
+                self._values[name] if name in self._values else value_of(package, array)
+                for name, array in self.results.items()
+            ]
 
         def copy_outputs_to_cpu(self) -> Any:
             """See ONNX Runtime's."""
-            return super().copy_outputs_to_cpu() if self.results is None else list(self.results)
+            if self.results is None:
+                return super().copy_outputs_to_cpu()
+            return [array.copy() for array in self.results.values()]
 
         def get_outputs_as_ortvaluevector(self) -> Any:
             """See ONNX Runtime's: of a compiled network's outputs there is none, so it runs."""
@@ -132,12 +145,32 @@ def bound(package: Any) -> type:
 def array_of(value: Any) -> NDArray[Any] | None:
     """The memory of an OrtValue as an array; None where it is no tensor of numbers in this CPU's.
 
-    The array is valid as long as the value is.
+    The array keeps the value.
     """
     if not value.is_tensor() or value.device_name().lower() != "cpu":
         return None
     kind = dtype_of(value.data_type())
-    return None if kind is None else _at(value.data_ptr(), kind, value.shape(), "cpu")
+    return None if kind is None else _at(value.data_ptr(), kind, value.shape(), "cpu", value)
+
+
+def value_of(package: Any, array: NDArray[Any]) -> Any:
+    """An OrtValue of an array, of which `numpy()` and views may outlive value and array.
+
+    It is of the same memory where onnxruntime takes that over (`from_dlpack`), else a copy.
+    """
+    make = package.OrtValue
+    if array.dtype.name not in _DTYPES.values():
+        from autotune.network.runtime.ort_values import ort_value  # which imports `onnx`
+
+        return ort_value(package, array)
+    flags = array.flags
+    if hasattr(make, "from_dlpack") and flags.c_contiguous and flags.writeable:
+        return make.from_dlpack(array)
+    value = make.ortvalue_from_shape_and_type(list(array.shape), array.dtype.type)
+    known = array_of(value)
+    assert known is not None
+    known[...] = array
+    return value
 
 
 def dtype_of(kind: str) -> str | None:
@@ -145,7 +178,9 @@ def dtype_of(kind: str) -> str | None:
     return _DTYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
 
 
-def _at(address: int, element_type: Any, shape: Any, device_type: str) -> NDArray[Any] | None:
+def _at(
+    address: int, element_type: Any, shape: Any, device_type: str, owner: object = None
+) -> NDArray[Any] | None:
     if device_type != "cpu" or isinstance(element_type, int):
         return None
-    return array_at(address, np.dtype(element_type), tuple(map(int, shape)))
+    return array_at(address, np.dtype(element_type), tuple(map(int, shape)), owner)

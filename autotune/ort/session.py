@@ -194,7 +194,7 @@ class InferenceSession:
         feed = self._without_constants(iobinding.inputs)
         out = {name: array for name, array in bound.items() if array is not None}
         found = self._run(feed, out or None)
-        iobinding.results = [OrtValue(found[name]) for name in bound]
+        iobinding.results = [OrtValue(found[name], name in out) for name in bound]
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs, in the order of the model."""
