@@ -25,7 +25,8 @@ from autotune.errors import UsageError
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import Constants, require_constant
-from autotune.graph.network import Network, grown_networks, network_at
+from autotune.graph.grown_networks import grown_networks
+from autotune.graph.network import Network, network_at
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
 from autotune.graph.reader.grown import Grown, for_sessions, grown

@@ -14,14 +14,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
 from autotune.brief import brief
 from autotune.config import PRECISIONS
-from autotune.errors import AutotuneError, ModelError, NotCompilable
+from autotune.errors import AutotuneError, ModelError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.channels_first import channels_first_groups
 from autotune.graph.constant_values import Constants
@@ -30,13 +30,9 @@ from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
 from autotune.graph.joined_groups import joined_groups
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
-from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import GraphPass, prepare, prepared
 from autotune.graph.reader.dimensions import Shapes
-from autotune.graph.reader.growing import begin_state, state_of
-from autotune.graph.reader.grown import Grown
-from autotune.graph.reader.held import Phases, fed_by, phases
-from autotune.graph.reader.importer import import_graph, import_grown
+from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
@@ -45,7 +41,6 @@ from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.state import StateInfo
 from autotune.graph.storage import Activation, plan_storage
 from autotune.graph.subgraph import Definitions, Subgraph, undefined
-from autotune.graph.together import together
 from autotune.te.dag import ComputeDAG
 from autotune.te.products import precision_of
 from autotune.te.strides import dense
@@ -283,68 +278,6 @@ def network_at(bound: BoundModel, shapes: Shapes | None = None, precision: str =
     network = network_of(named(lambda: bound.load(shapes)), bound, precision)
     fixed = dict(bound.constants)
     return replace(network, random_weights=bound.random_weights, constant_inputs=fixed)
-
-
-def grown_networks(
-    bound: BoundModel, variants: Sequence[Grown], precision: str = "f32"
-) -> Iterator[Network]:
-    """The networks of a model with a growing state, see `reader.growing` and `together`; one that
-    begins a sequence last, where inputs stay for one (`reader.held`).
-
-    Raises NotCompilable where variants do not agree on what is computed in the beginning.
-    """
-    begin: Graph | None = None
-    kinds: dict[str, TensorType] = {}
-    for one in variants:
-        model = named(partial(bound.load, one.shapes[0]))
-        found = named(partial(_grown_phases, bound, one, model))
-        held = {name: found.step.types[name] for name in found.held}
-        if begin is None:
-            begin, kinds = found.begin, held
-        elif held != kinds:
-            raise NotCompilable(
-                "steps of several places read what the encoder gives in another way than single "
-                "ones",
-                "give one number of places: `chunks=(1,)`",
-            )
-        state = state_of(one.growth, found.step.types, found.held)
-        yield _grown_network(bound, found.step, model, state, precision, one.sessions)
-    if begin is not None and kinds:
-        model = named(partial(bound.load, variants[0].shapes[0]))
-        yield _grown_network(bound, begin, model, begin_state(tuple(kinds)), precision)
-
-
-def _grown_phases(bound: BoundModel, variant: Grown, model: OnnxModel) -> Phases:
-    growth = variant.growth
-    probes = (bound.load(shapes) for shapes in variant.shapes[1:])
-    graph = join_decoder(import_grown([model, *probes], growth, bound.operators))
-    made = {name: output for name, output in growth.passed.items() if name in graph.inputs}
-    if growth.flag and made:
-        bare = replace(bound, constants={**bound.constants, growth.flag: np.array(False)})
-        graph = fed_by(graph, import_graph(bare.load(variant.first), bound.operators), made)
-    return phases(graph, growth.held)
-
-
-def _grown_network(
-    bound: BoundModel,
-    graph: Graph,
-    model: OnnxModel,
-    state: StateInfo,
-    precision: str,
-    sessions: int = 1,
-) -> Network:
-    def made() -> Network:
-        whole, own, stored = graph, state, prepare(graph, PRECISIONS[precision])
-        if sessions > 1:
-            whole, stored, own = together(graph, stored, state, sessions)
-        network = stored_network(whole, stored, bound.path.stem, bound.digest)
-        return replace(network, precision=precision, state=own)
-
-    return replace(
-        as_stated(named(made), model),
-        random_weights=bound.random_weights,
-        constant_inputs=dict(bound.constants),
-    )
 
 
 def network_of(model: OnnxModel, bound: BoundModel, precision: str = "f32") -> Network:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Annotated
 
 from autotune.codec import LEFT_OUT
@@ -12,6 +13,8 @@ CHUNKS = (128, 32, 8, 1)
 """New places of the variants of a model with a state, where nothing else is said."""
 CACHE_TYPES: Mapping[str, str] = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
 """Types of the elements of growing states, and their dtypes."""
+NO_ROWS = -1
+"""In place of a dimension: what a port has follows the new places, but is no row for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,9 @@ class StateInfo:
     the same shape takes the place of in the next call. `sessions`: that a call advances; ports of
     each have names of its own (`of_session`), and `filled` is a number for each. `held`: inputs of
     steps that stay for a sequence, which the variant that begins one returns. `steps`: buffers of
-    integers, each with the buffer of the numbers that its rows are multiples of.
+    integers, each with the buffer of the numbers that its rows are multiples of. `places`: of other
+    ports that follow the new places, the dimension that has a row for each of them, or `NO_ROWS`;
+    None in files of before. `joins`: whether several steps are one of all their places.
     """
 
     capacity: int = 0
@@ -35,16 +40,52 @@ class StateInfo:
     sessions: int = 1
     held: Annotated[tuple[str, ...], LEFT_OUT] = ()
     steps: Annotated[Mapping[str, str], LEFT_OUT] = field(default_factory=dict)
+    places: Annotated[Mapping[str, int] | None, LEFT_OUT] = None
+    joins: Annotated[bool, LEFT_OUT] = True
 
     @property
     def begins(self) -> bool:
         """Whether it is that of the variant that begins a sequence, and of no step."""
         return bool(self.held) and not self.buffers
 
+    @property
+    def ports(self) -> frozenset[str]:
+        """Inputs and outputs that are no arrays of the caller's."""
+        pairs = (*self.buffers.items(), *self.replaced.items())
+        return frozenset((self.filled, *self.held, *(name for pair in pairs for name in pair)))
+
 
 def of_session(name: str, n: int) -> str:
     """The name of a tensor as it is for session `n` of several."""
     return f"{name}@{n}"
+
+
+def rows_axes(
+    shapes: Mapping[str, Sequence[int]], n: int, others: Mapping[str, Sequence[int]], m: int
+) -> dict[str, int]:
+    """The `places` of ports (`StateInfo`), by their shapes for `n` and for `m` new places."""
+    found = {}
+    for name, shape in shapes.items():
+        other = others.get(name, ())
+        moved = [d for d, pair in enumerate(zip_longest(shape, other)) if pair[0] != pair[1]]
+        if moved:
+            axis = moved[0]
+            is_rows = len(moved) == 1 and (shape[axis], other[axis]) == (n, m)
+            found[name] = axis if is_rows else NO_ROWS
+    return found
+
+
+def assumed_axes(shapes: Mapping[str, Sequence[int]], n: int) -> dict[str, int]:
+    """`rows_axes` where no other number of new places is known.
+
+    The only dimension behind the first that has as many elements; `NO_ROWS` where there are more.
+    """
+    found = {}
+    for name, shape in shapes.items():
+        able = [d for d, extent in enumerate(shape) if d and extent == n]
+        if able:
+            found[name] = able[0] if len(able) == 1 else NO_ROWS
+    return found
 
 
 def buffer_of(state: str) -> str:

@@ -248,6 +248,7 @@ def _state_of(state: StateInfo, k: int) -> StateInfo:
         replaced=pairs(state.replaced.items()),
         held=tuple(one for name in state.held for one in each(name)),
         steps=pairs(state.steps.items()),
+        places=None,
     )
 
 

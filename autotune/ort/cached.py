@@ -22,7 +22,7 @@ from autotune.api.compile import compiling
 from autotune.api.operators import GROUP
 from autotune.api.request import Dims, Note, Values
 from autotune.cache import FileStore, cache_folder, key_of, package_key
-from autotune.errors import AutotuneError, LogMismatch, ModelError
+from autotune.errors import AutotuneError, LogMismatch, ModelError, NotCompilable
 from autotune.files import open_input
 from autotune.graph.constant_values import constants_to_json
 from autotune.graph.reader.model_files import model_file
@@ -74,6 +74,8 @@ def compiled(request: SessionRequest, note: Note, cache: bool) -> Artifact:
         known = replace(request, model=path, threads=threads, note=note, cache=cache)
         try:
             return compiling.compiled(known).artifact
+        except NotCompilable:
+            raise
         except ModelError as error:  # of the model, then it comes again
             artifact = compiling.compiled(replace(known, check=False)).artifact
             note(f"not checked: {error.message}")

@@ -55,7 +55,9 @@ class KeptState:
         if length is None or len(tokens) < len(session.input_info):
             return None
         n = session.n_places(tokens)
-        if length + n > session.capacity or not self._is_plain(feed, length, n):
+        if length + n > session.capacity or not session.takes(n):
+            return None
+        if not self._is_plain(feed, length, n):
             return None
         if len(staying) < len(session.begin_info):
             return None

@@ -188,6 +188,12 @@ def test_a_file_for_single_places_is_not_given_several() -> None:
     hidden = next(node for node in made.graph.node if node.op_type == "Greater")
     hidden.op_type = "Less"
     hidden.input[:] = [hidden.input[0], hidden.input[0]]
-    with pytest.raises(NotCompilable, match="a step of 4 places is not 4 steps of one"):
+    with pytest.raises(NotCompilable, match="several steps of 1, 4 places are not one"):
         autotune.compile(made, capacity=CAPACITY, chunks=(4, 1))
-    assert autotune.compile(made, capacity=CAPACITY, chunks=(1,)).report is not None
+    notes: list[str] = []
+    told = {"capacity": CAPACITY, "chunks": (1,), "note": notes.append}
+    session = model_of(autotune.compile(made, **told).artifact).session()
+    assert "one step at a time" in notes[-1]
+    assert session.step([[3]]).shape == (1, 1, VOCABULARY)
+    with pytest.raises(UsageError, match="2 places are not computed as several steps of 1"):
+        session.step([[3, 4]])

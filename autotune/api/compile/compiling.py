@@ -403,8 +403,20 @@ def _checked_state(artifact: Artifact, precision: str, plan: CompilePlan) -> Com
     """Compare steps at several lengths with ONNX Runtime. Raises WrongNumbers."""
     grown, most = plan.bound.grown[0], plan.request.max_error
     model = Model(artifact)
-    report = check_state(model, plan.bound.model, grown, most, precision=precision)
-    return Compiled(_from(artifact, max_error=report.error), report)
+    report, joins = check_state(model, plan.bound.model, grown, most, precision=precision)
+    for line in report.notes:
+        plan.note(line)
+    checked = _from(artifact, max_error=report.error)
+    return Compiled(checked if joins else _apart(checked), report)
+
+
+def _apart(artifact: Artifact) -> Artifact:
+    """`artifact`, whose sessions never take several steps at once."""
+    first, *others = (
+        replace(one, state=one.state and replace(one.state, joins=False))
+        for one in artifact.variants
+    )
+    return replace(first, others=tuple(others))
 
 
 @contextmanager

@@ -40,12 +40,14 @@ _PROBES = 3
 class Grown:
     """A model at a capacity and a chunk. `shapes`: of its inputs at the past of `growth`, and at
     one and at two places less. `first`: behind nothing, in a step of one place. `sessions`: that a
-    step advances, see `graph.together`."""
+    step advances, see `graph.together`. `other`: the growth with another chunk, and the shapes at
+    its past; None where the file takes one number of new places."""
 
     growth: Growth
     shapes: tuple[Shapes, ...]
     first: Shapes
     sessions: int = 1
+    other: tuple[Growth, Shapes] | None = None
 
 
 def grown(
@@ -181,7 +183,10 @@ def extents_of_folder(path: Path, model: ModelProto, states: Iterable[str]) -> d
 def _at(model: ModelProto, growth: Growth, inputs: DecoderInputs, dims: Mapping[str, int]) -> Grown:
     pasts = (growth.past - n for n in range(_PROBES))
     shapes = tuple(_shapes(model, growth, inputs, past, dims) for past in pasts)
-    return Grown(growth, shapes, _shapes(model, replace(growth, chunk=1), inputs, 0, dims))
+    first = _shapes(model, replace(growth, chunk=1), inputs, 0, dims)
+    beside = replace(growth, chunk=growth.chunk - 1 or 2)
+    other = None if inputs.chunk else (beside, _shapes(model, beside, inputs, beside.past, dims))
+    return Grown(growth, shapes, first, other=other)
 
 
 def _shapes(

@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.errors import ModelError, NotCompilable
-from autotune.graph.ir import Graph, Node, unsupported
+from autotune.graph.ir import Graph, Node, Shape, unsupported
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.functions import check_calls
 from autotune.graph.reader.growing import Growing, Growth, LengthFacts, grown_graph, sharing_buffers
@@ -58,6 +58,16 @@ def import_grown(
     engine.growing.require_appended()
     _require_types(graph)
     return graph
+
+
+def grown_shapes(
+    model: OnnxModel, growth: Growth, operators: UserOperators | None = None
+) -> dict[str, Shape]:
+    """Shapes of inputs and outputs of a model at the past of `growth`, by name."""
+    graph = graph_of(model.proto.graph, model.opset, model.weights, functions_of(model.proto))
+    types = _facts(separate_outputs(sharing_buffers(graph, growth)), growth, 0, operators).types
+    names = (*graph.inputs, *graph.outputs)
+    return {name: types[name].shape for name in names if name in types}
 
 
 def _facts(graph: Graph, growth: Growth, less: int, operators: UserOperators | None) -> LengthFacts:

@@ -17,7 +17,7 @@ from autotune.codegen.elf import Region
 from autotune.codegen.link import Image
 from autotune.codegen.relocations import MACHINES, WASM32
 from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes
-from autotune.graph.state import StateInfo
+from autotune.graph.state import NO_ROWS, StateInfo
 from autotune.network.artifact.artifact import (
     MOST,
     OF_VARIANT,
@@ -210,6 +210,12 @@ def _require_state(
         require(fits, f"'{name}' has not its capacity")
     steps = [*state.steps, *state.steps.values()]
     require(all(name in state.buffers for name in steps), "the steps of its state cannot be")
+    n = next((made[rows].shape[state.axes[name]] for name, rows in state.buffers.items()), 0)
+    for name, axis in (state.places or {}).items():
+        shape = (given.get(name) or made.get(name) or inputs[0]).shape
+        has_rows = 0 <= axis < len(shape) and shape[axis] == n and name not in state.ports
+        known = name in given or name in made
+        require(known and (has_rows or axis == NO_ROWS), f"'{name}' has no row for each place")
     is_told = not state.buffers or (
         state.filled in given
         and given[state.filled].shape == (state.sessions,)

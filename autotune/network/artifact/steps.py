@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from autotune.graph.state import StateInfo, assumed_axes, rows_axes
 from autotune.network.artifact.artifact import Artifact
 
 
@@ -24,38 +25,41 @@ def begin_of(artifact: Artifact) -> Artifact | None:
 
 def n_places_of(step: Artifact) -> int:
     """New places of a step; 0 where no state grows."""
-    state = step.state
-    assert state is not None
+    state = state_of(step)
     shapes = {end.name: end.shape for end in step.outputs}
     return next((shapes[rows][state.axes[name]] for name, rows in state.buffers.items()), 0)
 
 
-def axes_of_places(steps: Sequence[Artifact]) -> dict[str, int]:
-    """The dimension of new places of each port: that in which the steps differ.
+def axes_of_places(steps: Sequence[Artifact]) -> Mapping[str, int]:
+    """The `places` of the ports of steps, see `StateInfo`.
 
-    Of a single step it is the last one behind the first that has as many places.
+    Files of before do not tell: there it is the dimension in which two steps differ, of a single
+    one the only dimension behind the first that has as many elements.
     """
-    if len(steps) == 1:
-        return _axes_of_one(steps[0])
-    shapes: dict[str, list[tuple[int, ...]]] = {}
-    for one in steps:
-        for end in (*one.inputs, *one.outputs):
-            shapes.setdefault(end.name, []).append(end.shape)
-    found = {}
-    for name, known in shapes.items():
-        moved = [d for d, extents in enumerate(zip(*known, strict=True)) if len({*extents}) > 1]
-        if len(moved) == 1:
-            found[name] = moved[0]
+    known = state_of(steps[0]).places
+    sizes = {n_places_of(one): one for one in steps}
+    if known is not None or sizes.keys() == {0}:
+        return known or {}
+    (n, first), *others = sizes.items()
+    if not others:
+        return assumed_axes(_shapes(first), n)
+    return rows_axes(_shapes(first), n, _shapes(others[-1][1]), others[-1][0])
+
+
+def parts_of(n: int, sizes: Iterable[int]) -> list[int]:
+    """The steps that `n` places are computed by, the largest first; less where a rest is left."""
+    found: list[int] = []
+    for size in sorted(filter(None, sizes), reverse=True):
+        found += [size] * ((n - sum(found)) // size)
     return found
 
 
-def _axes_of_one(step: Artifact) -> dict[str, int]:
-    n, state = n_places_of(step), step.state
-    assert state is not None
-    others = {*state.buffers, *state.buffers.values(), *state.replaced, *state.held, state.filled}
-    found = {}
-    for end in (*step.inputs, *step.outputs):
-        places = [d for d, extent in enumerate(end.shape) if d and extent == n]
-        if n and places and end.name not in others | {*state.replaced.values()}:
-            found[end.name] = places[-1]
-    return found
+def state_of(one: Artifact) -> StateInfo:
+    """The state of a model that has some."""
+    assert one.state is not None
+    return one.state
+
+
+def _shapes(step: Artifact) -> dict[str, tuple[int, ...]]:
+    ends, own = (*step.inputs, *step.outputs), state_of(step).ports
+    return {end.name: end.shape for end in ends if end.name not in own}

@@ -3,6 +3,7 @@
     n random places in the state ─┬─► a step of the session     ─┬─► outputs and new rows agree
                                   └─► the model's file, past n  ─┘
 
+Prompts that several steps compute are compared with the file's as well, which takes them at once.
 The original is run by ONNX Runtime as it is in the file, with a past that is as long as the state.
 """
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from autotune.brief import cut
-from autotune.errors import NotCompilable, WrongNumbers
+from autotune.errors import ModelError, NotCompilable, WrongNumbers
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.constant_inputs import fed
 from autotune.graph.reader.dimensions import Shapes
@@ -28,7 +29,7 @@ from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.states import inputs_at
 from autotune.graph.state import StateInfo, buffer_of
 from autotune.network.artifact.artifact import Endpoint
-from autotune.network.artifact.steps import axes_of_places, n_places_of, steps_of
+from autotune.network.artifact.steps import n_places_of, steps_of
 from autotune.network.check.accuracy import Report, Tally, worst_of
 from autotune.network.check.differences import Difference, difference, tolerance
 from autotune.network.check.experience import Spread
@@ -53,9 +54,12 @@ _ROUNDED = 5e-2
 right, and moves all that follow."""
 _UNLIKE = 1e-2
 """Difference from which on numbers are others, and not the same in another order of sums."""
+_ROUNDINGS = 4
+"""As many times what rounding may change is a difference of another kind."""
 _ROUNDS = f"activations are rounded to bytes: outputs may differ by {_ROUNDED:g}"
 _CACHE_ERRORS = {"float32": 0.0, "bfloat16": 2e-2, "int8": 5e-2}
 """Tolerance by the type of a state's elements: new places are read as they are rounded."""
+_APART = "sessions take one step at a time: the file computes places that come together differently"
 _SAMPLES = 3
 """Models that round otherwise, in an experiment."""
 _FIXED_LENGTH = "compile it without `capacity`, at each length that you need (`dims`)"
@@ -70,13 +74,14 @@ def check_state(
     max_error: float | None = None,
     seed: int = 0,
     precision: str = "f32",
-) -> Report:
+) -> tuple[Report, bool]:
     """Compare steps of `model` with its file, at the shortest and longest states and between.
 
+    Gives also whether several steps are one of all their places, see `StateInfo.joins`.
     `max_error`: allowed where a state is kept in fewer bits than in the file; None for what is
     usual. `precision`: of products. Raises WrongNumbers, MissingDependency without ONNX Runtime,
-    ModelError where it cannot run the model, NotCompilable for one whose step of several places is
-    not as many of one.
+    ModelError where it cannot run the model, NotCompilable where steps of several numbers of places
+    do not join.
     """
     usual = _CACHE_ERRORS[grown.growth.cache]
     stored = max_error if usual and max_error is not None else usual
@@ -88,8 +93,8 @@ def check_state(
     for k in sorted({s.sessions for s in _infos(model)} - {1}):
         last = work.sessions[0].capacity - 1
         work.step([n * last // (k - 1) for n in range(k)])
-    work.require_chunks()
-    return work.report()
+    joins = work.joins()
+    return work.report(joins), joins
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +140,15 @@ class _Check:
 
     def step(self, lengths: Sequence[int], chunk: int = 1) -> None:
         """Compare a step of `chunk` places of sessions of these lengths. Raises WrongNumbers."""
+        for one, actual in self._taken(lengths, chunk):
+            wanted = self.original.run(one)
+            for name, array in actual.items():
+                self._compare(one, name, array, wanted)
+
+    def _taken(
+        self, lengths: Sequence[int], chunk: int
+    ) -> Iterator[tuple[_Step, dict[str, Array]]]:
+        """A step of sessions of these lengths; all outputs of each, new rows of states as well."""
         sessions, rng = self.sessions[: len(lengths)], self._rng
         together = f", {len(lengths)} sessions" if len(lengths) > 1 else ""
         many = len(sessions) > 1
@@ -152,52 +166,67 @@ class _Check:
         for n, (session, feed) in enumerate(zip(sessions, feeds, strict=True)):
             one = _Step(f"{chunk} behind {starts[session]}{together}", feed, starts[session], chunk)
             self.kinds.append(one.kind)
-            wanted = self.original.run(one)
             actual = {name: array[n : n + 1] if many else array for name, array in found.items()}
             for state, (output, _) in self.growth.states.items():
                 new = starts[session], session.length
                 actual[output] = session.numbers(buffer_of(state), *new)
             states = session.replaced_arrays()
             actual |= {output: states[name] for name, output in self.growth.replaced.items()}
-            for name, array in actual.items():
-                self._compare(one, name, array, wanted)
+            yield one, actual
 
-    def require_chunks(self) -> None:
-        """Raise NotCompilable where a step of several places is not as many of one: the masks of a
-        file that was exported with one are not those of several."""
-        steps = steps_of(self.model.artifact)
-        sizes, axes = {n_places_of(one) for one in steps}, axes_of_places(steps)
-        chunk = min(sizes - {0, 1}, default=0)
-        if not chunk or 1 not in sizes or self.original.rounds or self.stored:
-            return
+    def joins(self) -> bool:
+        """Whether prompts of several steps are what the file makes of them at once.
+
+        Places that attend to later ones of a prompt, and what is scaled by its length, are not.
+        Raises NotCompilable where there are steps of several numbers of places.
+        """
+        sizes = sorted(n_places_of(one) for one in steps_of(self.model.artifact))
         session = self.sessions[0]
-        _fill(session, 1, self._rng)
-        before = {name: array.copy() for name, array in session.replaced_arrays().items()}
-        inputs = {e.name: _drawn(self._rng, session, e, chunk) for e in session.input_info}
-        whole = session.run(inputs)
-        session.assume(1)
-        for name, array in session.replaced_arrays().items():
-            array[...] = before[name]
-        for n in range(chunk):
-            part = {k: a.take([n], axes[k]) if k in axes else a for k, a in inputs.items()}
-            for name, array in session.run(part).items():
-                of_all = whole[name].take([n], axes[name]) if name in axes else whole[name]
-                is_told = name in axes or n == chunk - 1
-                if is_told and difference(array, of_all).error > _UNLIKE:
-                    raise NotCompilable(
-                        f"a step of {chunk} places is not {chunk} steps of one: the file was "
-                        "exported for one",
-                        "give one number of places: `chunks=(1,)`",
-                    )
+        wanted = [n for n in _prompts(sizes) if n <= session.capacity and session.takes(n)]
+        if all(self._joins(n, 0) and self._joins(n, session.capacity - n) for n in wanted):
+            return True
+        if len(sizes) == 1:
+            return False
+        known = ", ".join(map(str, sizes))
+        raise NotCompilable(
+            f"several steps of {known} places are not one of all of them: the file computes places "
+            "that come together in another way",
+            "give one number of places: `chunks=(1,)`",
+        )
+
+    def _joins(self, n: int, length: int) -> bool:
+        """Whether a prompt of `n` places behind others is that of the file."""
+        for step, actual in self._taken([length], n):
+            try:
+                wanted = self.original.run(step)
+            except ModelError:  # it computes no such number of places at once
+                return True
+            for name, array in actual.items():
+                if array.shape != wanted[name].shape:
+                    return False
+                if difference(array, wanted[name].astype(array.dtype)).error > self._apart:
+                    return False
+                self._compare(step, name, array, wanted)
+        return True
+
+    @property
+    def _apart(self) -> float:
+        """Difference from which on numbers are others, and not those in another order of sums."""
+        return max(_UNLIKE, _ROUNDINGS * self._allowed)
+
+    @property
+    def _allowed(self) -> float:
+        """Tolerance of what rounds more than float32."""
+        rounded = _ROUNDED if self.original.rounds else 0.0
+        kept = max(self.stored, self.original.stored)
+        return max(least_error(unit_of(self.precision)), rounded, kept)
 
     def _compare(self, step: _Step, name: str, array: Array, wanted: Mapping[str, Array]) -> None:
         """Compare an output of a step. Raises WrongNumbers."""
         expected = wanted[name]
         found = difference(np.ascontiguousarray(array), expected.astype(array.dtype))
         unit = unit_of(self.precision)
-        rounded = _ROUNDED if self.original.rounds else 0.0
-        kept = max(self.stored, self.original.stored)
-        allowed = max(tolerance(array.dtype), least_error(unit), rounded, kept)
+        allowed = max(tolerance(array.dtype), self._allowed)
         n_moved = 0
         if not found.within(allowed):
             spread = self._spread(step, name, unit, wanted, found)
@@ -242,13 +271,20 @@ class _Check:
             return other_precisions(self.precision)
         return _WIDER if self.stored else _FIXED_LENGTH
 
-    def report(self) -> Report:
+    def report(self, joins: bool) -> Report:
         """The largest differences."""
         outputs = tuple(tally.accuracy for tally in self.tallies.values())
         worst, rounds = worst_of(outputs), (_ROUNDS,) if self.original.rounds else ()
-        notes = (*rounds, *self.notes.values())
+        notes = (*rounds, *self.notes.values(), *(() if joins else (_APART,)))
         kinds = tuple(self.kinds)
         return Report((ONNXRUNTIME,), kinds, worst.error, worst.allowed, notes, outputs)
+
+
+def _prompts(sizes: Sequence[int]) -> list[int]:
+    """Prompts of several steps, which no single one is for; `sizes`: of the steps there are."""
+    least, *others = sizes
+    twice = [least * k for k in (2, 3) if least * k not in sizes][:1]
+    return [others[0] + 2 * least, *twice] if others else twice
 
 
 def _infos(model: Model) -> Iterator[StateInfo]:

@@ -66,13 +66,16 @@ static void advance(M(session) *s, Caller *c, const Step *step, void *const *in,
 
 int M(step)(M(session) *s, int64_t n, const M(inputs) *in, const M(outputs) *out) {
   void *given[N_INPUTS + 1], *made[N_OUTPUTS + 1];
-  int64_t done = 0, left = n;
+  int64_t done = 0, left = n, n_steps = 0;
   Caller *c;
   if (!s || !in || !out || n < 1) return S(NO_ARGUMENT);
   if (HAS_BEGIN && !s->begun) return S(NOT_BEGUN);
   if (CAPACITY && n > CAPACITY - s->filled) return S(FULL);
-  for (int k = 0; k < N_STEPS; k++) left %= steps[k].n;
-  if (left) return S(OTHER_SHAPE);
+  for (int k = 0; k < N_STEPS; k++) {
+    n_steps += left / steps[k].n;
+    left %= steps[k].n;
+  }
+  if (left || (n_steps > 1 && !JOINS)) return S(OTHER_SHAPE);
   arrays_of(in, out, given, made);
   for (int k = 0; k < N_STEP_INPUTS; k++)
     if (step_inputs[k].kind == GIVEN && !given[k]) return S(NO_ARGUMENT);

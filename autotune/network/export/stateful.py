@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from autotune.dtypes import dtype_bytes
 from autotune.errors import ArtifactError
+from autotune.graph.state import NO_ROWS
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.steps import axes_of_places, begin_of, n_places_of, steps_of
 from autotune.pages import CACHE_LINE
@@ -31,7 +32,8 @@ class StatePart:
 class StateLayout:
     """The memory of a session. `steps`: variants with their places, the largest first.
 
-    Parts are in the order of the ports of a step, and of what begins a sequence.
+    Parts are in the order of the ports of a step, and of what begins a sequence. `joins`: whether
+    several steps are one of all their places.
     """
 
     capacity: int
@@ -40,6 +42,7 @@ class StateLayout:
     step_inputs: tuple[StatePart, ...]
     step_outputs: tuple[StatePart, ...]
     begin_outputs: tuple[StatePart, ...]
+    joins: bool = True
 
 
 def state_layout(artifact: Artifact) -> StateLayout | None:
@@ -76,16 +79,13 @@ def state_layout(artifact: Artifact) -> StateLayout | None:
         tuple(inputs.get(end.name) or _given(end, axes) for end in last.inputs),
         tuple(outputs.get(end.name) or _given(end, axes) for end in last.outputs),
         tuple(inputs[end.name] for end in begin.outputs) if begin is not None else (),
+        state.joins,
     )
 
 
 def of_state(artifact: Artifact) -> frozenset[str]:
     """Names of the ports that are no arrays of the caller's, but those of a session."""
-    state = artifact.state
-    if state is None:
-        return frozenset()
-    pairs = (*state.buffers.items(), *state.replaced.items())
-    return frozenset((state.filled, *state.held, *(name for pair in pairs for name in pair)))
+    return artifact.state.ports if artifact.state is not None else frozenset()
 
 
 def state_tables(layout: StateLayout | None) -> Iterator[str]:
@@ -96,6 +96,7 @@ def state_tables(layout: StateLayout | None) -> Iterator[str]:
     yield f"enum {{ {', '.join(KINDS)} }};"
     yield f"#define CAPACITY ((int64_t){layout.capacity})"
     yield f"#define STATE_BYTES ((size_t){layout.n_bytes})"
+    yield f"#define JOINS {int(layout.joins)}"
     yield f"#define HAS_BEGIN {int(bool(layout.begin_outputs))}"
     yield "typedef struct {\n  int kind;\n  int64_t at, size;\n} Part;"
     yield "typedef struct {\n  int variant;\n  int64_t n;\n} Step;"
@@ -132,7 +133,7 @@ def _given(end: Endpoint, axes: Mapping[str, int]) -> StatePart:
     axis = axes.get(end.name)
     if axis is None:
         return StatePart("GIVEN")
-    if math.prod(end.shape[:axis]) != 1:
+    if axis == NO_ROWS or math.prod(end.shape[:axis]) != 1:
         raise ArtifactError(
             f"'{end.name}' {list(end.shape)} has no place behind another one",
             "call the model from Python: `autotune.load(FILE).session()`",

@@ -33,8 +33,8 @@ from autotune.network.runtime.runtime import (
     KernelTime,
     Memory,
     Model,
+    needed_choice,
     rounded,
-    telling_shapes,
 )
 
 Array = NDArray[Any]
@@ -72,7 +72,7 @@ class HybridModel(Model):
         self._others = tuple(
             HybridModel(v, self.n_threads, self._memory, is_apart) for v in variants
         )
-        self._telling, self._by_shape = telling_shapes(artifact)
+        self._choice = needed_choice(artifact)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HybridModel, (self.artifact, self._asked)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -49,6 +49,7 @@ from autotune.network.artifact.table import (
     RUN,
     entry_name,
 )
+from autotune.network.artifact.variants import VariantChoice, choice_of
 from autotune.network.runtime.arguments import (
     Inputs,
     Outputs,
@@ -111,7 +112,7 @@ class Model:
         self._others = tuple(Model(other, self.n_threads, self._memory) for other in others)
         state = artifact.state
         self._appends = state is not None and bool(state.buffers or state.held)
-        self._telling, self._by_shape = (None, {}) if self._appends else telling_shapes(artifact)
+        self._choice = None if self._appends else needed_choice(artifact)
         self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
         self._direct = None
         if self._code.direct is not None and not self._appends:
@@ -167,9 +168,9 @@ class Model:
         where names, shapes or dtypes do not fit.
         """
         model: Model = self
-        if self._telling is not None:
+        if self._choice is not None:
             inputs = self._named(inputs)
-            number = self._number(inputs)
+            number = self._choice.number(inputs)
             if number is None:
                 return self._by_blocks(inputs, out)
             model = self._others[number - 1] if number else self
@@ -228,11 +229,11 @@ class Model:
 
         Raises UsageError where there is none.
         """
-        if self._telling is None:
+        if self._choice is None:
             return self
-        number = self._number(inputs)
+        number = self._choice.number(inputs)
         if number is None:
-            raise _no_variant(self.artifact, inputs)
+            raise self._no_variant(inputs)
         return self._others[number - 1] if number else self
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Model:
@@ -249,26 +250,24 @@ class Model:
         model.artifact = replace(self.artifact, inputs=inputs, outputs=self._blocks.outputs(feed))
         return model
 
-    def _number(self, inputs: Mapping[str, Array]) -> int | None:
-        """Number of the variant with the shapes of `inputs`."""
-        assert self._telling is not None
-        try:
-            return self._by_shape.get(self._telling(inputs))
-        except (KeyError, AttributeError, TypeError):
-            return None
-
     def _by_blocks(self, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
         if self._blocks is None:
-            raise _no_variant(self.artifact, inputs)
+            raise self._no_variant(inputs)
         return self._blocks.run(inputs, out)
 
+    def _no_variant(self, inputs: Mapping[str, Array]) -> UsageError:
+        """The error for inputs of shapes that no variant has."""
+        require_names(self.artifact.inputs, inputs)
+        assert self._choice is not None
+        return self._choice.error(inputs)
+
     def _blocks_of(self, split: BatchSplit) -> BatchBlocks:
-        return BatchBlocks(self.variants, split, partial(_no_variant, self.artifact))
+        return BatchBlocks(self.variants, split, self._no_variant)
 
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         """Time every kernel of one inference, in order; run it a few times first to warm up."""
         self._require_no_state()
-        if self._telling is not None and self.variant(inputs) is not self:
+        if self._choice is not None and self.variant(inputs) is not self:
             return self.variant(inputs).profile(inputs)
         arrays = self._check(inputs)
         with self._memory.lent() as working:
@@ -467,55 +466,14 @@ class Memory:
             self.give_back(working)
 
 
-_Telling = Callable[[Mapping[str, Array]], object]
-
-
-def telling_shapes(artifact: Artifact) -> tuple[_Telling | None, dict[object, int]]:
-    """Dispatch by shapes: a key function of the inputs, and the number of the variant by key.
-
-    One input where that is enough, else all whose shapes differ. None for a single variant of a
-    model that is not split.
-    """
-    shapes = _shapes(artifact)
-    if not shapes[0]:
-        return None, {}
-    alone = [n for n in shapes[0] if len({s[n] for s in shapes}) == len(shapes)]
-    if alone:
-        name = alone[0]
-        return (lambda x: x[name].shape), {s[name]: k for k, s in enumerate(shapes)}
-    names = tuple(shapes[0])
-    found: dict[object, int] = {tuple(s[n] for n in names): k for k, s in enumerate(shapes)}
-    return (lambda x: tuple([x[n].shape for n in names])), found
-
-
-def _shapes(artifact: Artifact) -> list[dict[str, tuple[int, ...]]]:
-    """Shapes of the inputs of each variant, as far as variants may differ in them."""
-    shapes = [{end.name: end.shape for end in a.inputs} for a in (artifact, *artifact.others)]
-    told = artifact.split.axes if artifact.split else {}
-    return [
-        {n: s[n] for n in s if n in told or len({other[n] for other in shapes}) > 1} for s in shapes
-    ]
-
-
-def _no_variant(artifact: Artifact, inputs: Mapping[str, Array]) -> UsageError:
-    """The error for inputs of shapes that no variant has; it lists those that there are."""
-    require_names(artifact.inputs, inputs)
-    shapes = _shapes(artifact)
-    given = {n: getattr(inputs[n], "shape", ()) for n in shapes[0]}
-    any_of = f", with any '{artifact.split.dimension}'" if artifact.split else ""
-    return UsageError(
-        f"no variant is for inputs of shape {_shapes_text(given)}",
-        f"there are {'; '.join(map(_shapes_text, shapes))}{any_of}: "
-        "compile the model for more with `dims`",
-    )
+def needed_choice(artifact: Artifact) -> VariantChoice | None:
+    """That of an artifact's variants; None for a single one of a model that is not split."""
+    choice = choice_of(artifact)
+    return choice if choice.names else None
 
 
 def _ends_text(ends: Sequence[Endpoint]) -> str:
     return ", ".join(f"{e.name} {e.dtype}{list(e.shape)}" for e in ends)
-
-
-def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{n} {'x'.join(map(str, s)) or 'scalar'}" for n, s in shapes.items())
 
 
 def _arena_bytes(artifact: Artifact) -> int:
