@@ -72,8 +72,8 @@ KINDS = {
         "c{n} = Conv(r{n}, {w}b) {y} = Add(c{n}, {x})",
     ),
     "encoder": Kind(
-        (48, 192),
-        ((192, 192), (192, 192), (192, 192), (192, 768), (768, 192)),
+        (32, 128),
+        ((128, 128), (128, 128), (128, 128), (128, 512), (512, 128)),
         "q{n} = MatMul({x}, {w}a) k{n} = MatMul({x}, {w}b) v{n} = MatMul({x}, {w}c) "
         "t{n} = Transpose(k{n}) s{n} = MatMul(q{n}, t{n}) a{n} = Softmax(s{n}) "
         "o{n} = MatMul(a{n}, v{n}) h{n} = Add(o{n}, {x}) f{n} = MatMul(h{n}, {w}d) "

@@ -39,12 +39,13 @@ def search_figures(log: str | Path) -> SearchFigures:
 
 def _profiles(artifact: Path, log: Path) -> dict[str, NetworkProfile]:
     from autotune.api.compile.benching import tuned_alone
+    from autotune.measure.noise import read_usage
     from autotune.network.bench.profile import profile_tasks
     from autotune.network.runtime.loading import load
 
     return {
         format_shapes({end.name: end.shape for end in model.input_info}): profile_tasks(
-            model, tuned_alone(model, log), min_s=_PROFILED_S
+            model, tuned_alone(model, log), min_s=_PROFILED_S, usage=read_usage
         )
         for model in load(artifact).variants
     }

@@ -346,11 +346,13 @@ def _put_text(result: BenchResult | CallersResult | NetworkProfile, style: str) 
     from autotune.network.bench.bench import BenchResult
     from autotune.network.bench.profile import NetworkProfile
 
+    if result.noise is not None:
+        say_late_note(str(result.noise))
     if isinstance(result, NetworkProfile):
+        if not result.adds_up:
+            say_late_note(f"{parted_text(result)}: give more --time, or a quieter machine")
         text = profile_text(result)
     else:
-        if result.noise is not None:
-            say_late_note(str(result.noise))
         text = result_text(result) if isinstance(result, BenchResult) else callers_text(result)
     if style == "text":
         put(text)
@@ -432,10 +434,11 @@ def callers_text(result: CallersResult) -> str:
 
 def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkProfile:
     from autotune.api.compile.benching import tuned_alone
+    from autotune.measure.noise import read_usage
     from autotune.network.bench.profile import profile_tasks
 
     tuned = tuned_alone(compiled, log_path)
-    profile = profile_tasks(compiled, tuned, min_s=time_s)
+    profile = profile_tasks(compiled, tuned, min_s=time_s, usage=read_usage)
     if not tuned:
         say_note("no task was compiled from a record; --log names a log with latencies")
     elif not any(t.n_threads == compiled.n_threads for t in tuned.values()):
@@ -444,10 +447,23 @@ def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkPr
     return profile
 
 
+def parted_text(profile: NetworkProfile) -> str:
+    """Why there is no table of a profile whose tasks do not add up."""
+    times = (format_seconds(seconds) for seconds in (profile.tasks_s, profile.inference_s))
+    return "no table of tasks, for they add up to {} of an inference of {}".format(*times)
+
+
 def profile_text(profile: NetworkProfile) -> str:
-    """A row per task by falling time, their sum, and the whole inference."""
+    """A row per task by falling time, their sum, and the whole inference; that alone where they do
+    not add up."""
     from autotune.network.bench.profile import SLOW_RATIO
 
+    whole = (
+        f"inference: {format_seconds(profile.inference_s)} without profiling "
+        f"(runs: {profile.n_runs}, threads: {profile.n_threads})"
+    )
+    if not profile.adds_up:
+        return whole
     head = ("id", "key", "calls", "time", "share", "alone", "ratio", "", "subgraph")
     tasks = sorted(profile.tasks, key=lambda t: -t.time_s)
     rows = [_task_row(t, profile.tasks_s) for t in tasks]
@@ -458,9 +474,7 @@ def profile_text(profile: NetworkProfile) -> str:
     between = profile.inference_s - profile.tasks_s
     lines = [
         columns(head, rows, right=("id", *head[2:7]), least=("key", "share", "calls", "alone")),
-        f"inference: {format_seconds(profile.inference_s)} without profiling "
-        f"(runs: {profile.n_runs}, threads: {profile.n_threads}), "
-        f"outside of the tasks: {_signed(between)}",
+        f"{whole}, outside of the tasks: {_signed(between)}",
     ]
     if any(t.is_slow for t in tasks):
         lines.append(f"*: takes more than {SLOW_RATIO} times as long in the network as alone")

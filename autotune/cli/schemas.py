@@ -153,6 +153,8 @@ class ProfileOutput(BenchAbout):
     between_s: float
     runs: int
     threads: int
+    adds_up: bool
+    noise: NoiseOutput | None
 
 
 class VariantsOutput(BenchAbout):

@@ -173,8 +173,13 @@ def run(job: int) -> int:
 
 
 def profile(job: int, times: int) -> int:
-    """`run`, kernel by kernel; writes the time before each, and behind the last."""
+    """`run`, kernel by kernel; writes the time of its beginning, then of the end of each kernel.
+
+    The thread that counts the last part writes it: others, the caller too, may just have no core.
+    `times`: zeros at first.
+    """
     store(job + TIMES, times)
+    store(times, nanoseconds())
     run(job)
     store(job + TIMES, 0)
     return 0
@@ -212,6 +217,7 @@ def walk(job: int, share: int, epoch: int, rank: int) -> int:
     runs = load(job + KERNELS)
     count = load(job + N_KERNELS)
     times = load(job + TIMES)
+    time_at = 0
     met = 0
     k = 0
     while k < count:
@@ -221,26 +227,37 @@ def walk(job: int, share: int, epoch: int, rank: int) -> int:
         until = load(at + RUN_AFTER)
         if times:
             until = k
+            time_at = times + (k + 1) * WORD
         while met < until:
             if not is_done(job, runs + met * RUN_BYTES, epoch):
                 return 0
             met += 1
-        if times and rank == 0:
-            store(times + k * WORD, nanoseconds())
-        if not work(job, at, share, epoch):
+            if times and rank == 0:
+                noticed(times + met * WORD)
+        if not work(job, at, share, epoch, time_at):
             return 0
         k += 1
     if rank == 0:
         while met < count:
             is_done(job, runs + met * RUN_BYTES, epoch)
             met += 1
-        if times:
-            store(times + count * WORD, nanoseconds())
+            if times:
+                noticed(times + met * WORD)
     return 0
 
 
-def work(job: int, at: int, share: int, epoch: int) -> int:
-    """Take parts of a kernel until there are none; 0 where the inference has ended."""
+def noticed(time_at: int) -> int:
+    """The time of an end, where a thread that runs code of an older artifact has not written it."""
+    if load(time_at) == 0:
+        store(time_at, nanoseconds())
+    return 0
+
+
+def work(job: int, at: int, share: int, epoch: int, time_at: int) -> int:
+    """Take parts of a kernel until there are none; 0 where the inference has ended.
+
+    `time_at`: where the time of its end belongs, or 0.
+    """
     shares = load(at + RUN_SHARES)
     parts = load(at + RUN_PARTS)
     words = load(at + RUN_WORDS)
@@ -269,7 +286,7 @@ def work(job: int, at: int, share: int, epoch: int) -> int:
         if part == OTHER_INFERENCE:
             return 0
         if n_done:
-            if counted(job, words, epoch, n_done, all_parts):
+            if counted(job, words, epoch, n_done, all_parts, time_at):
                 return 1
             n_done = 0
         s += 1
@@ -297,13 +314,19 @@ def taken(word: int, epoch: int, parts: int) -> int:
         seen = before
 
 
-def counted(job: int, word: int, epoch: int, n_done: int, all_parts: int) -> int:
-    """Count parts that are done; 1 where they were the last. Wakes the waiting threads."""
+def counted(job: int, word: int, epoch: int, n_done: int, all_parts: int, time_at: int) -> int:
+    """Count parts that are done; 1 where they were the last. Wakes the waiting threads.
+
+    Before these are counted, no other thread has any left to count, and the inference goes on: the
+    time is written once, and before anyone sees that the kernel is done.
+    """
     seen = load(word)
     while 1:
         total = n_done
         if seen >> COUNT_BITS == epoch:
             total = n_done + (seen & COUNT_MASK)
+        if time_at and total >= all_parts:
+            store(time_at, nanoseconds())
         before = compare_exchange(word, seen, (epoch << COUNT_BITS) + total)
         if before == seen:
             break

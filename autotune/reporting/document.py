@@ -282,16 +282,22 @@ def _ids(tasks: Sequence[int]) -> str:
 
 def _profiled(shapes: str, profile: NetworkProfile) -> Iterator[Block]:
     tasks = sorted(profile.tasks, key=lambda t: -t.time_s)
-    slow = [t for t in tasks if t.is_slow]
-    yield Paragraph(
+    whole = (
         f"Measured here, {shapes}: one inference takes {format_seconds(profile.inference_s)} "
-        f"({_counted(profile.n_runs, 'run')}, {_counted(profile.n_threads, 'thread')}). "
-        + (
-            f"{_counted(len(slow), 'task')} take more than {SLOW_RATIO} times as long in the "
-            "network as alone."
-            if slow
-            else "No task takes much longer in the network than alone."
+        f"({_counted(profile.n_runs, 'run')}, {_counted(profile.n_threads, 'thread')})."
+    )
+    noise = f" Meanwhile {profile.noise.causes}." if profile.noise else ""
+    if not profile.adds_up:
+        yield Paragraph(
+            f"{whole}{noise} Its tasks add up to {format_seconds(profile.tasks_s)}, so their times "
+            "say nothing: make the report on a quieter machine."
         )
+        return
+    n_slow = sum(t.is_slow for t in tasks)
+    who = _counted(n_slow, "task") if n_slow else "No task"
+    slow = f"{who} {'take' if n_slow > 1 else 'takes'}"
+    yield Paragraph(
+        f"{whole}{noise} {slow} more than {SLOW_RATIO} times as long in the network as alone."
     )
     rows = tuple(
         (

@@ -180,10 +180,14 @@ def test_per_task_beside_the_records_it_was_compiled_from(
     assert sum(t["share"] for t in data["tasks"]) == pytest.approx(1)
     assert data["between_s"] == pytest.approx(data["inference_s"] - data["tasks_s"])
     done = cli("bench", artifact, "--per-task", "--time", "20ms")
-    assert (done.code, done.err) == (0, "")
+    notes = [line for line in done.err.splitlines() if "certain" not in line]  # of co-tenants
     lines = done.out.splitlines()
-    assert [line.split()[0] for line in lines[:5]][0::3] == ["id", "Σ"]
-    assert lines[4].startswith("inference: ")
+    if notes:
+        assert (done.code, len(notes), len(lines)) == (0, 1, 1)
+        assert "no table of tasks, for they add up to" in notes[0]
+    else:
+        assert [line.split()[0] for line in lines[:5]][0::3] == ["id", "Σ"]
+    assert lines[-2 if "*:" in lines[-1] else -1].startswith("inference: ")
 
 
 def test_per_task_on_other_threads_than_tuned(cli: Cli, artifact: Path) -> None:

@@ -36,6 +36,7 @@ class Callers:
         self.data: dict[int, list[int]] = {}
         self.wrong: list[str] = []
         self.pending: dict[tuple[int, int], dict[int, int]] = {}
+        self.spans: dict[tuple[int, int], tuple[int, int]] = {}
         write = self.machine.memory.__setitem__
         write(SETTINGS + code.SET_CAPACITY, self.capacity)
         write(SETTINGS + code.SET_PATIENCE, draw.choice([20, 20, 600]))
@@ -70,8 +71,13 @@ class Callers:
         for turn in range(self.n_inferences):
             values = [1000 * turn + 100 * caller + i for i in range(N)]
             self.data[caller] = list(values)
+            self.spans = {key: at for key, at in self.spans.items() if key[0] != caller}
             if self.is_timed:
+                places = range(TABLES + caller * SPAN, TABLES + (caller + 1) * SPAN)
+                for at in [at for at in self.machine.memory if at in places]:
+                    self.machine.memory[at] = 0
                 yield from self.functions["profile"](job, TABLES + caller * SPAN)
+                self._look_at_times(caller)
             else:
                 yield from self.functions["run"](job)
             for extent in self.extents:
@@ -83,6 +89,15 @@ class Callers:
         self.machine.freed.append(range(job, job + SPAN))
         return 0
 
+    def _look_at_times(self, caller: int) -> None:
+        """The end of each kernel is behind its last part, and before the next one's first."""
+        at = TABLES + caller * SPAN
+        times = [self.machine.memory.get(at + 8 * k, 0) for k in range(len(self.extents) + 1)]
+        for k in range(len(self.extents)):
+            first, last = self.spans[caller, k]
+            if not times[k] <= first <= last <= times[k + 1]:
+                self.wrong.append(f"kernel {k}: {times}, but its parts ran {first} to {last}")
+
     def kernel(self, number: int, caller: int, begin: int, end: int) -> Steps:
         """Reads at its first step, writes at its last; results of all parts appear together."""
         extent = self.extents[number]
@@ -90,8 +105,11 @@ class Callers:
             self.wrong.append(f"kernel {number} of caller {caller} runs outside of an inference")
             return 0
         found = [self.data[caller][N - 1 - i] + 1 for i in range(begin, end)]
+        begun = self.machine.time
         yield ("nothing",)
         yield ("nothing",)
+        first, last = self.spans.get((caller, number), (begun, begun))
+        self.spans[caller, number] = first, max(last, self.machine.time)
         rows = self.pending.setdefault((caller, number), {})
         if not rows.keys().isdisjoint(range(begin, end)):
             self.wrong.append(f"kernel {number} of caller {caller}: {begin} to {end} again")
@@ -128,6 +146,10 @@ def test_threads_of_the_team_take_part_and_sleep() -> None:
 
 
 CHANGES = {
+    "the caller alone writes when a kernel ends": (
+        "if time_at and total >= all_parts:\n            store(time_at, nanoseconds())",
+        "if 0:\n            return 0",
+    ),
     "a kernel begins before another is done": (
         "if not is_done(job, runs + met * RUN_BYTES, epoch):",
         "if rank < 0:",

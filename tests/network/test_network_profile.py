@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autotune.cli.bench import profile_text
 from autotune.network.artifact.artifact import KernelInfo, Tuned
 from autotune.network.bench.profile import (
     NetworkProfile,
@@ -69,9 +70,33 @@ def test_totals() -> None:
     assert [t["share"] for t in data["tasks"]] == [0.75, 0.25]
     assert [t["slow"] for t in data["tasks"]] == [False, False]
     totals = {"tasks_s": 4.0, "alone_s": None, "inference_s": 5.0, "between_s": 1.0}
-    assert data == {"tasks": data["tasks"], **totals, "runs": 20, "threads": 2}
+    about = {"runs": 20, "threads": 2, "adds_up": True, "noise": None}
+    assert data == {"tasks": data["tasks"], **totals, **about}
     both = NetworkProfile((tasks[0], replace(tasks[1], alone_s=2.0)), 5.0, 20, 2)
     assert both.alone_s == pytest.approx(2.9)
+
+
+@pytest.mark.parametrize(
+    ("inference_s", "overhead_s", "adds_up"),
+    [
+        (4.0, 0.0, True),
+        (5.9, 0.0, True),
+        (6.1, 0.0, False),  # threads wait for cores: medians of tasks leave that out
+        (6.1, 3.0, True),  # a tiny network, of which calls take more than kernels
+        (3.1, 0.0, True),
+        (2.9, 3.0, False),
+    ],
+)
+def test_a_sum_that_is_not_the_inference_is_noticed(
+    inference_s: float, overhead_s: float, adds_up: bool
+) -> None:
+    tasks = (TaskTime(0, "a", "Conv", 2, 1.0, 0.9), TaskTime(1, "b", "Add", 1, 3.0, None))
+    profile = NetworkProfile(tasks, inference_s, 20, 2, overhead_s)
+    assert profile.adds_up is adds_up
+    assert profile.to_json()["adds_up"] is adds_up
+    text = profile_text(profile)
+    assert text.startswith("inference: ") is not adds_up
+    assert ("Conv" in text) is adds_up
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])

@@ -2,7 +2,9 @@
 
 Whole inferences and profiled ones take turns one by one: both are ours and run on the same threads,
 so neither disturbs the other, and whatever else happens on the machine happens to both. Profiled
-inferences wait for all threads after every kernel, also where the network does not.
+inferences wait for all threads after every kernel, also where the network does not. Where the sum
+of the tasks and the whole inference part, as they do where threads have to wait for cores, the
+times of tasks say nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.brief import brief
+from autotune.measure.noise import Noise, Usage, judge
 from autotune.measure.turns import turns
 from autotune.network.artifact.artifact import KernelInfo, Tuned
 from autotune.network.artifact.hybrid import ONNX_TASK
@@ -28,6 +32,7 @@ SLOW_RATIO = 1.15
 """A task that takes more than this times as long in the network as alone is worth a look."""
 
 _WARM_UPS = 3
+_SLACK = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +64,23 @@ class TaskTime:
 @brief
 @dataclass(frozen=True, slots=True)
 class NetworkProfile:
-    """Every task, in order of first call, and the whole inference, which was not profiled."""
+    """Every task, in order of first call, and the whole inference, which was not profiled.
+
+    `overhead_s`: of a profiled call, outside of its kernels. `noise`: what others did meanwhile.
+    """
 
     tasks: tuple[TaskTime, ...]
     inference_s: float
     n_runs: int
     n_threads: int
+    overhead_s: float = 0.0
+    noise: Noise | None = None
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the tasks and the overhead are the inference, give or take a third."""
+        between_s, slack_s = self.inference_s - self.tasks_s, _SLACK * self.inference_s
+        return -slack_s <= between_s <= slack_s + self.overhead_s
 
     @property
     def tasks_s(self) -> float:
@@ -88,6 +104,8 @@ class NetworkProfile:
             "between_s": self.inference_s - self.tasks_s,
             "runs": self.n_runs,
             "threads": self.n_threads,
+            "adds_up": self.adds_up,
+            "noise": None if self.noise is None else self.noise.to_json(),
         }
 
     def _task_json(self, task: TaskTime) -> dict[str, Any]:
@@ -111,29 +129,44 @@ def profile_tasks(
     min_s: float = 2.0,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
+    usage: Callable[[], Usage] | None = None,
 ) -> NetworkProfile:
     """Profile `model` on random inputs for `min_runs` inferences and `min_s` seconds of each kind.
 
     `tuned`: latencies of tasks alone by key; None takes those in the artifact. Only those measured
-    on as many threads as the model runs on are used.
+    on as many threads as the model runs on are used. `usage`: reads processor times, to detect
+    co-tenants.
     """
     inputs = random_inputs(model.input_info, seed)
     for _ in range(_WARM_UPS):
         model.run(inputs)
         model.profile(inputs)
+    before = usage() if usage else None
     whole: list[float] = []
     runs: list[list[float]] = []
-    while len(whole) < min_runs or sum(whole) < min_s:
+    overhead: list[float] = []
+    order = chain.from_iterable(turns(2))
+    while min(len(whole), len(runs)) < min_runs or sum(whole) < min_s:
         start = clock()
-        model.run(inputs)
-        whole.append(clock() - start)
-        runs.append([kernel.time_s for kernel in model.profile(inputs)])
+        if next(order):
+            model.run(inputs)
+            whole.append(clock() - start)
+        else:
+            runs.append([kernel.time_s for kernel in model.profile(inputs)])
+            overhead.append(clock() - start - sum(runs[-1]))
     alone = model.artifact.tuned if tuned is None else tuned
     known = {key: t.latency_s for key, t in alone.items() if t.n_threads == model.n_threads}
     kernels = model.artifact.kernels
     outside = dict.fromkeys(k.task for k in kernels if k.task.startswith(ONNX_TASK))
     tasks = task_times(kernels, np.array(runs), known, (*model.artifact.tasks, *outside))
-    return NetworkProfile(tasks, statistics.median(whole), len(whole), model.n_threads)
+    return NetworkProfile(
+        tasks,
+        statistics.median(whole),
+        len(whole),
+        model.n_threads,
+        max(0.0, statistics.median(overhead)),
+        judge(before, usage()) if usage and before else None,
+    )
 
 
 def seconds_per_call(
