@@ -7,8 +7,9 @@ outputs then differ by the effect of rounding in another order: the conditioning
 the model on these inputs, by experiment (Parker, Monte Carlo Arithmetic, 1997). It is a model again
 and runs wherever the first one does.
 
-What is computed of shapes and constants alone stays exact: a factor below one and a rounding down
-would make a size one less.
+An operator that rounds to steps by itself (QLinearConv) gets the step of its result so: there is no
+number before the rounding that could be changed. What is computed of shapes and constants alone
+stays exact: a factor below one and a rounding down would make a size one less.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ _BY_TABLE = 22
 """The opset from which on ONNX Runtime has no RandomUniformLike; older ones lack Range and Mod."""
 _TABLE = 65_537
 """Factors in a table: a prime, so that no axis meets the same ones again and again."""
+_STEPS = {"QGemm": 7, "QLinearAdd": 6, "QLinearConcat": 0, "QLinearConv": 6, "QLinearMatMul": 6,
+          "QLinearMul": 6, "QLinearWhere": 7}  # fmt: skip
+_STEP_OF_UNARY = 3
+"""Operands that are the step of the result, of operators that round to it."""
 EXACT = "#exact"
 """Suffix of the names of inputs, weights and results before they get their error."""
 
@@ -90,7 +95,7 @@ class _Noise:
                 varying.update(node.output)
             for body in bodies(node):
                 self.add_to(body, types, varying | {i.name for i in body.input})
-            nodes.append(node)
+            nodes += [*self._before(node, types), node]
             if varies or any(_is_weight(a.t) for a in node.attribute if a.name == "value"):
                 nodes += self._after(node, types)
         replace_all(graph.node, nodes)
@@ -110,6 +115,24 @@ class _Noise:
             if name and self._is_rounded(name, types):
                 node.output[position] = name + EXACT
                 yield from self._noisy(name, types[name])
+
+    def _before(self, node: NodeProto, types: dict[str, int]) -> Iterator[NodeProto]:
+        """The step of a node's result · (1 ± unit), one factor for all elements."""
+        slot = _STEPS.get(node.op_type, _STEP_OF_UNARY)
+        is_unary = node.op_type.startswith("QLinear")
+        if not (is_unary or node.op_type in _STEPS) or slot >= len(node.input):
+            return
+        name = node.input[slot]
+        if name and types.get(name) in _UNITS:
+            self._count += 1
+            unit = _UNITS[types[name]] * self._scale
+            rng = np.random.default_rng([self._seed, self._count])
+            factor = 1.0 + unit * rng.uniform(0.5, 1.0) * rng.choice([-1.0, 1.0])
+            value = helper.make_tensor("", types[name], (), [factor])
+            stem = f"{name}#{self._count}"
+            yield helper.make_node("Constant", [], [f"{stem}factor"], value=value)
+            yield helper.make_node("Mul", [name, f"{stem}factor"], [stem])
+            node.input[slot] = stem
 
     def _is_rounded(self, name: str, types: dict[str, int]) -> bool:
         return types.get(name) in _UNITS and name not in self._exact
