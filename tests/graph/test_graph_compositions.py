@@ -81,6 +81,7 @@ CASES: dict[str, tuple[str, dict[str, Array], dict[str, Any], int]] = {
         1,
     ),
 }
+CONTRIB = "com.microsoft"
 CONSTANT = {"w", "b", "scale", "shift", "words", "positions", "rows", "bias", "c"}
 
 
@@ -118,6 +119,50 @@ def test_an_operator_of_onnxruntime(name: str, tmp_path: Path) -> None:
     found = execute(build_network(tmp_path / "model.onnx"), feeds)
     for output, want in onnxruntime_outputs(proto, feeds).items():
         np.testing.assert_allclose(found[output], want, rtol=2e-5, atol=2e-5, err_msg=output)
+
+
+@pytest.mark.parametrize("mask", [np.int32([[1, 1, 0, 1], [2, -1, 1, 0]]), None])
+@pytest.mark.parametrize("reader", ["output", "Attention"])
+def test_the_places_that_a_mask_of_an_embedding_has(
+    reader: str, mask: Array | None, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    _, arrays, attrs, _ = CASES["EmbedLayerNormalization"]
+    feeds = {"ids": np.int32([[1, 3, 0, 2], [4, 5, 0, 1]]), "segments": np.zeros((2, 4), np.int32)}
+    feeds |= {} if mask is None else {"mask": mask}
+    weights = {k: a for k, a in arrays.items() if k not in feeds}
+    weights |= {"w": normal(rng, 8, 24), "wb": normal(rng, 24)} if reader == "Attention" else {}
+    names = [*arrays, *(["mask"] if mask is not None else [])]
+    nodes = [
+        helper.make_node("EmbedLayerNormalization", names, ["e", "n"], domain=CONTRIB, **attrs)
+    ]
+    outputs = {"e": TensorProto.FLOAT, "n": TensorProto.INT32}
+    if reader == "Attention":
+        operands = ["e", "w", "wb", "n"]
+        nodes.append(helper.make_node("Attention", operands, ["y"], domain=CONTRIB, num_heads=2))
+        outputs = {"y": TensorProto.FLOAT}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.INT32, a.shape) for n, a in feeds.items()],
+        [helper.make_tensor_value_info(n, kind, None) for n, kind in outputs.items()],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid(CONTRIB, 1)]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    onnx.save(proto, tmp_path / "model.onnx")
+    found = execute(build_network(tmp_path / "model.onnx"), feeds)
+    for output, want in onnxruntime_outputs(proto, feeds).items():
+        np.testing.assert_allclose(found[output], want, rtol=2e-5, atol=2e-5, err_msg=output)
+
+
+def test_a_result_without_a_definition_names_its_operator(tmp_path: Path) -> None:
+    op, arrays, attrs, _ = CASES["FusedGemm"]
+    proto = model_of(op, arrays, attrs, 1)
+    proto.graph.node[0].output.append("more")
+    proto.graph.output.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, None))
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedOperator, match=r"FusedGemm.*its result 'more'"):
+        build_network(tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("name", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])

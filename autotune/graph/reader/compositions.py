@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Node
 from autotune.graph.reader import attention, qlinear, standard_forms
@@ -120,7 +122,7 @@ def _with_skip(rw: Rewriter, bias: int) -> str:
 def _embedding(rw: Rewriter) -> None:
     """ids, segments, words, positions, segments' rows, scale, shift, mask, places of ids.
 
-    The second result, which counts the mask, has no composition; hardly anything reads it.
+    The second result is how many ones the mask has of each row: 0 where there is none.
     """
     words = rw("Gather", rw.input(2), rw.input(0))
     length = rw.kind(0).shape[-1] if rw.rank(0) else 0
@@ -128,9 +130,20 @@ def _embedding(rw: Rewriter) -> None:
     total = rw("Add", words, rw("Gather", rw.input(3), places))
     if rw.input(1):
         total = rw("Add", total, rw("Gather", rw.input(4), rw.input(1)))
+    if rw.wants(1):
+        rw.bind(1, _ones_of_rows(rw) if rw.input(7) else _zeros_of_rows(rw))
     rw.bind(2, total)
     epsilon = rw.attr("epsilon", 1e-12)
     rw.result("LayerNormalization", total, rw.input(5), rw.input(6), axis=-1, epsilon=epsilon)
+
+
+def _ones_of_rows(rw: Rewriter) -> str:
+    ones = rw.cast(rw("Equal", rw.cast(rw.input(7), "int32"), rw.scalar(1, "int32")), "int32")
+    return rw("ReduceSum", ones, rw.integers(1), keepdims=0)
+
+
+def _zeros_of_rows(rw: Rewriter) -> str:
+    return rw.array(np.zeros(rw.shape(0)[:1], np.int32))
 
 
 # --- fused products -----------------------------------------------------------------------------

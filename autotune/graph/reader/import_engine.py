@@ -73,7 +73,18 @@ class ImportEngine:
         for node in graph.nodes:
             self.take(node)
         self.refusals.check(graph.outputs, self.editor.nodes)
+        self._require_outputs()
         return self.editor.build()
+
+    def _require_outputs(self) -> None:
+        """Raises UnsupportedOperator for an output that the definition of its node leaves out."""
+        graph, editor = self.editor.graph, self.editor
+        made = {*graph.inputs, *editor.constants, *(o for n in editor.nodes for o in n.outputs)}
+        missing = [name for name in graph.outputs if name not in made]
+        for node in graph.nodes if missing else ():
+            for name in missing:
+                if name in node.outputs:
+                    raise unsupported(node, graph, f"its result '{name}' has no definition")
 
     def take(self, node: Node) -> None:
         """Unfold, fold or emit one node of the file; unsupported ones go to `refusals`."""
