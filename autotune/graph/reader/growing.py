@@ -4,11 +4,11 @@
     ─►  buffer (…, capacity, …), filled (1), tokens (…, L) -> rows (…, L, …)
 
 The model is imported at P = capacity - L, where every extent is static. What depends on P is found
-by importing at P - 1 and P - 2 as well: extents that move with it, and constants. Extents stay at
+by importing at P - 1 and near 0 as well: extents that move with it, and constants. Extents stay at
 the capacity: places behind the length are *unused*, and whatever would mix them with others
 (Softmax, sums, products over such a dimension) is masked. Constants that move are
-computed at run time: those that are affine in P from `filled`, others by the nodes that made them.
-Where neither is possible the model is refused.
+computed at run time: those that are affine in P from `filled`, others by the nodes that made them
+(`constant_forms`). Where neither is possible the model is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from autotune.dtypes import DTYPES
 from autotune.errors import NotCompilable, UnsupportedOperator
-from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType
+from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType, unsupported
 from autotune.graph.operators.state import (
     APPEND,
     BELOW,
@@ -35,6 +35,7 @@ from autotune.graph.operators.state import (
     step_axis,
 )
 from autotune.graph.operators.table import operator_of
+from autotune.graph.reader.constant_forms import ConstantForms, Form, LengthFacts
 from autotune.graph.reader.static_caches import SCATTERS
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.shape_inputs import SHAPE_OPERANDS
@@ -87,13 +88,10 @@ class Growth:
         """The extent of the past at which the model is imported."""
         return self.capacity - self.chunk
 
-
-@dataclass(frozen=True)
-class LengthFacts:
-    """Types and constants of an import at another length."""
-
-    types: Mapping[str, TensorType]
-    constants: Mapping[str, Array]
+    @property
+    def pasts(self) -> tuple[int, int, int]:
+        """Extents of the past at which it is imported: that, one less, and one near nothing."""
+        return self.past, self.past - 1, min(2, self.past - 2)
 
 
 _FOLLOWING = frozenset(
@@ -129,7 +127,8 @@ _NEUTRAL: Mapping[str, float] = {
 class Growing:
     """Rewrites of nodes while a model is imported: see the module.
 
-    `probes`: at P - 1, P - 2; with static caches also at P, and positions are constants in them.
+    `probes`: at the other `pasts` of a growth; with static caches also at P, and positions are
+    constants in them.
     """
 
     growth: Growth
@@ -149,6 +148,12 @@ class Growing:
     _wholes: dict[str, str] = field(default_factory=dict)
     """Tensors that are all places of a state."""
     _total: str = ""
+    _open: set[str] = field(default_factory=set)
+    """Results of nodes that compute what was a constant: they are rewritten as all others."""
+
+    def __post_init__(self) -> None:
+        past, probes = self.growth.past, self.probes
+        self._forms = ConstantForms(self.editor, probes, past, self.moving)
 
     # --- inputs and outputs ---
 
@@ -211,14 +216,34 @@ class Growing:
 
     def _moves(self, name: str) -> bool:
         """Whether a constant is another one at another length, where places are used."""
-        value, probe = self.editor.constants.get(name), self.probes[0].constants.get(name)
-        if value is None or probe is None or name in self._moving:
-            return False
-        return not _is_prefix(probe, value)
+        return name not in self._moving and self._forms.of(name) is not Form.SAME
+
+    def _follows_evenly(self, name: str) -> bool:
+        """Whether extents grow by the same number with each place."""
+        kind, far = self._kind(name), self.probes[1].types.get(name)
+        slopes, less = self.moving(name), self.growth.past - self.probes[1].past
+        if kind is None or far is None or len(far.shape) != len(kind.shape) or min(far.shape) < 0:
+            return True
+        return all(
+            a - b == slope * less for a, b, slope in zip(kind.shape, far.shape, slopes, strict=True)
+        )
 
     def note(self, node: Node) -> None:
         """Remember which node made constants."""
+        self._forms.note(node)
         self._sources |= dict.fromkeys(filter(None, node.outputs), node)
+
+    def require_decided(self, node: Node) -> None:
+        """Raise UnsupportedOperator for a branch or a loop that the length decides on."""
+        deciding = node.inputs[: {"If": 1, "Loop": 2}.get(node.op, 0)]
+        if any(self._moves(name) for name in deciding):
+            raise unsupported(
+                node,
+                self.editor.graph,
+                "how it is computed depends on the length of the state",
+            )
+        if node.op == "Scan" and any(any(self.moving(name)) for name in node.inputs):
+            raise unsupported(node, self.editor.graph, "it scans a growing state")
 
     # --- nodes ---
 
@@ -237,7 +262,9 @@ class Growing:
             return []
         rw = Rewriter(node, self.editor)
         self._rewrite(rw)
-        self._done.update(name for made in rw.nodes for name in made.outputs)
+        made = {name for made in rw.nodes for name in made.outputs}
+        self._done |= made - self._open
+        self._open -= made
         self._follow(node)
         return rw.nodes or None
 
@@ -265,6 +292,12 @@ class Growing:
 
     def _rewrite(self, rw: Rewriter) -> None:
         node = rw.node
+        for name in filter(None, node.inputs):
+            if not self._follows_evenly(name):
+                raise rw.refuse(
+                    f"an extent of '{name}' does not grow by the same number with each place of "
+                    "the state"
+                )
         kept = SHAPE_OPERANDS.get(node.op, ())
         operands = tuple(
             self._at_run_time(rw, name) if n not in kept and self._moves(name) else name
@@ -303,7 +336,7 @@ class Growing:
     def _affine(self, rw: Rewriter, name: str) -> str:
         """constant + slope · (filled - P); "" where that is not what it is."""
         value = self.editor.constants[name]
-        slope = _slope(value, *(probe.constants.get(name) for probe in self.probes[:2]))
+        slope = self._forms.slope(name) if self._forms.of(name) is Form.AFFINE else None
         if slope is None:
             return ""
         ahead = self._ahead(rw, value.ndim)
@@ -318,12 +351,12 @@ class Growing:
     def _computed(self, rw: Rewriter, name: str) -> str:
         """The result of the node that made a constant, at the length of the call."""
         node = self._sources.get(name)
-        takes_all = node is not None and node.op == "Slice" and self._takes_all(node)
-        is_known = node is not None and (node.op not in SHAPE_OPERANDS or node.op in _RECOMPUTED)
-        if node is None or not (is_known or takes_all):
+        if node is None or (node.op in SHAPE_OPERANDS and node.op not in _RECOMPUTED):
             raise self._refused(rw, name)
-        if node.op == "Trilu":
+        if node.op == "Trilu" and len(node.inputs) > 1 and self._moves(node.inputs[1]):
             return self._triangle(rw, node)
+        if node.op == "Range":
+            return self._range(rw, node)
         kept = SHAPE_OPERANDS.get(node.op, ())  # extents are those at the capacity
         operands = (
             self._at_run_time(rw, one) if one and n not in kept and self._moves(one) else one
@@ -332,14 +365,20 @@ class Growing:
         index = node.outputs.index(name)
         made = rw.several(node.op, len(node.outputs), *operands, **node.attrs)
         for one, source in zip(made, node.outputs, strict=True):
+            self.editor.types[one] = self.editor.types[source]
             self._moving[one] = self.moving(source)
+            self._open.add(one)
         return made[index]
 
-    def _takes_all(self, node: Node) -> bool:
-        """Whether a Slice begins at the same places and ends where its operand does, at any
-        length."""
-        begins = node.inputs[1]
-        return self.moving(node.inputs[0]) == self.moving(node.output) and not self._moves(begins)
+    def _range(self, rw: Rewriter, node: Node) -> str:
+        """As many numbers, from the first one at the length of the call on."""
+        values = [self.editor.constants[one] for one in node.inputs]
+        if self._moves(node.inputs[2]):
+            raise self._refused(rw, node.output)
+        n = self.editor.types[node.output].shape[0]
+        steps = np.arange(n) * values[2]
+        first = self._at_run_time(rw, node.inputs[0])
+        return rw("Add", first, rw.array(steps.astype(values[0].dtype)))
 
     def _triangle(self, rw: Rewriter, node: Node) -> str:
         """Trilu whose diagonal moves."""
@@ -352,7 +391,11 @@ class Growing:
         return rw("Where", kept, x, rw.array(np.zeros((), dtype)))
 
     def _refused(self, rw: Rewriter, name: str) -> UnsupportedOperator:
-        return rw.refuse(f"'{name}' depends on the length of the state in a way that is not known")
+        source = self._sources.get(name)
+        by = f", the result of {source.op} (node '{source.name}')," if source else ""
+        return rw.refuse(
+            f"'{name}'{by} depends on the length of the state in a way that is not known"
+        )
 
     # --- masks ---
 
@@ -472,9 +515,10 @@ class Growing:
             return False
         order = self._orders.get(x, tuple(range(len(self.editor.types[state].shape))))
         axis = rw.attr("axis", 0) % len(order)
-        known = [probe.constants.get(indices) for probe in (self.probes[-1], *self.probes[:-1])]
-        places = (self._new_places(indices, axis, less) for less in range(len(known)))
-        pairs = zip(known, places, strict=True)
+        pairs = [
+            (probe.constants.get(indices), self._new_places(indices, axis, probe.past))
+            for probe in self.probes
+        ]
         if order[axis] != self.growth.states[state][1] or not all(
             value is not None and np.array_equal(value, wanted) for value, wanted in pairs
         ):
@@ -495,10 +539,10 @@ class Growing:
             self._wholes[rw.node.output] = self._wholes[whole]
         return is_back
 
-    def _new_places(self, indices: str, axis: int, less: int) -> Array:
-        """What indices are that name the new places, at so many places less."""
+    def _new_places(self, indices: str, axis: int, past: int) -> Array:
+        """What indices are that name the new places behind `past` others."""
         shape = self.editor.types[indices].shape
-        places = np.arange(self.growth.chunk) + self.growth.past - less
+        places = np.arange(self.growth.chunk) + past
         along = [-1 if d == axis else 1 for d in range(len(shape))]
         return np.broadcast_to(places.reshape(along), shape)
 
@@ -559,50 +603,50 @@ class Growing:
         x = operands[0]
         shape, slopes = self.editor.types[x].shape, self.moving(x)
         values = [rw.value(n) if n < len(operands) and operands[n] else None for n in range(5)]
-        if values[1] is None or values[2] is None:
+        begins, ends = values[1], values[2]
+        if begins is None or ends is None:
             raise rw.refuse("its places are computed at run time")
-        axes = (values[3] if values[3] is not None else np.arange(len(values[1]))).tolist()
+        given = values[3] if values[3] is not None else np.arange(len(begins))
+        axes = [axis % len(shape) for axis in given.tolist()]
         steps = (values[4] if values[4] is not None else np.ones(len(axes), int)).tolist()
-        starts = []
+        firsts = {}
         for n, axis in enumerate(axes):
-            start = self._place(operands[1], n, values[1][n], shape[axis], slopes[axis])
             if steps[n] != 1 and slopes[axis]:
                 raise rw.refuse("its step over a growing state is not 1")
-            if start is None:
-                raise self._refused(rw, operands[1])
-            starts.append(start)
-        if not any(slope for _, slope in starts):
+            first, slope = self._first(rw, operands[1], n, shape[axis], slopes[axis])
+            if slope:
+                firsts[axis] = first, slope
+        if not firsts:
             return False
-        if len(axes) != 1:
-            raise rw.refuse("it takes places of several dimensions that grow")
-        axis, (first, slope) = axes[0] % len(shape), starts[0]
-        kind = self.probes[0].types.get(rw.node.output)
-        end = min(int(values[2][0]), shape[axis])
-        extent = (end + shape[axis] if end < 0 else end) - first
-        if kind is None or kind.shape[axis] != extent:
+        made = self.moving(rw.node.output)
+        if any(made[axis] or steps[axes.index(axis)] != 1 for axis in firsts):
             raise rw.refuse("the number of places that it takes grows while they move")
-        ahead = self._ahead(rw)
-        if slope != 1:
-            ahead = rw("Mul", ahead, rw.integers(slope))
-        places = rw("Add", rw.array(np.arange(first, first + extent)), ahead)
-        rw.result("Gather", x, places, axis=axis)
+        staying = [n for n, axis in enumerate(axes) if axis not in firsts]
+        if staying:
+            parts = [rw.integers(*(int(v[n]) for n in staying)) for v in (begins, ends)]
+            along = [rw.integers(*(of[n] for n in staying)) for of in (axes, steps)]
+            x = rw("Slice", x, *parts, *along)
+            self._moving[x] = made
+        for axis, (first, slope) in firsts.items():
+            extent = self.editor.types[rw.node.output].shape[axis]
+            ahead = rw("Mul", self._ahead(rw), rw.integers(slope))
+            places = rw("Add", rw.array(np.arange(first, first + extent)), ahead)
+            x = rw("Gather", x, places, axis=axis)
+        rw.result("Identity", x)
         return True
 
-    def _place(
-        self, name: str, n: int, value: int, extent: int, slope: int
-    ) -> tuple[int, int] | None:
-        """A first place and how it moves; None where it is not affine."""
-        found = _slope(
-            self.editor.constants[name], *(probe.constants.get(name) for probe in self.probes[:2])
-        )
-        if found is None:
-            if self._moves(name):
-                return None
-            found = np.zeros((), np.int64)
-        own = int(np.broadcast_to(found, self.editor.constants[name].shape)[n])
-        first = int(value)
+    def _first(
+        self, rw: Rewriter, name: str, n: int, extent: int, growth: int
+    ) -> tuple[int, int]:
+        """A first place and by how much it moves; `growth`: of the dimension."""
+        begins, form = self.editor.constants[name], self._forms.of(name)
+        slope = self._forms.slope(name) if form is Form.AFFINE else np.zeros((), np.int64)
+        if form is Form.COMPUTED or slope is None:
+            raise self._refused(rw, name)
+        own = int(np.broadcast_to(slope, begins.shape)[n])
+        first = int(begins[n])
         if first < 0:
-            first, own = max(0, first + extent), own + slope
+            first, own = max(0, first + extent), own + growth
         return min(first, extent), own
 
     def _gather(self, rw: Rewriter, operands: Sequence[str]) -> bool:
@@ -625,8 +669,10 @@ class Growing:
         return False
 
 
-_RECOMPUTED = frozenset(("Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile"))
-"""Operators that have a shape for an operand, and whose results are elements of the other one."""
+_RECOMPUTED = frozenset(
+    ("Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "Slice", "Range", "ReduceMean", *_NEUTRAL)
+)
+"""Operators that have a shape or axes for an operand, and are computed at run time all the same."""
 _SPECIAL = {
     "Softmax": Growing._softmax,
     **dict.fromkeys((*_NEUTRAL, "ReduceMean"), Growing._reduce),
@@ -680,36 +726,6 @@ def state_of(
     return StateInfo(
         growth.capacity, FILLED, buffers, axes, growth.replaced, held=held, steps=steps
     )
-
-
-def _is_prefix(small: Array, large: Array) -> bool:
-    """Whether the elements that both have are equal."""
-    if small.ndim != large.ndim or small.dtype != large.dtype:
-        return False
-    if any(a > b for a, b in zip(small.shape, large.shape, strict=True)):
-        return False
-    part = large[tuple(map(slice, small.shape))]
-    return np.array_equal(small, part, equal_nan=small.dtype.kind == "f")
-
-
-def _slope(value: Array, before: Array | None, earlier: Array | None) -> Array | None:
-    """Growth of a constant with the length; None where it is not affine, or not known."""
-    if before is None or earlier is None or value.dtype.kind not in "iuf":
-        return None
-    if not value.ndim == before.ndim == earlier.ndim:
-        return None
-    parts = [(value, before), (before, earlier)]
-    if any(a < b for x, y in parts for a, b in zip(x.shape, y.shape, strict=True)):
-        return None
-    with np.errstate(all="ignore"):
-        late, early = (x[tuple(map(slice, y.shape))] - y for x, y in parts)
-    if not np.array_equal(late[tuple(map(slice, early.shape))], early):
-        return None
-    if value.shape == before.shape:
-        return np.asarray(late)
-    if not late.size or (late != late.flat[0]).any():
-        return None
-    return np.array(late.flat[0], value.dtype)
 
 
 def sharing_buffers(graph: Graph, growth: Growth) -> Graph:

@@ -1,0 +1,193 @@
+"""① Constants of an import with a state: how each follows the number of filled places.
+
+    Shape(past)               affine: another number with each place
+    Range(0, total)           same: more elements, but those that are there stay what they are
+    Range(past, total) // 4   computed: the nodes that made it compute it at run time
+
+The form of a constant follows from the node that made it and the forms of its operands. Two more
+imports, one of them near an empty state, have to agree with it: a constant that they contradict is
+computed. One whose node is not known has these numbers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from autotune.graph.ir import Array, Editor, Node, TensorType
+from autotune.graph.operators.definition import Trait
+from autotune.graph.operators.table import operator_of
+from autotune.graph.shape_inputs import SHAPE_OPERANDS
+
+
+@dataclass(frozen=True)
+class LengthFacts:
+    """Types and constants of an import at another length: `past` places are filled."""
+
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    past: int
+
+
+class Form(IntEnum):
+    """How a constant follows the number of filled places; the larger, the less is known."""
+
+    SAME = 0
+    """Each element is the same at any length, though there may be more of them."""
+    AFFINE = 1
+    """Each element moves by a number of its own with each place."""
+    COMPUTED = 2
+
+
+_LINEAR = frozenset(("Add", "Sub", "Sum", "Neg", "Identity", "Cast"))
+_SIGNED: Mapping[str, Callable[[Array, Array], bool]] = {
+    "Equal": lambda low, high: bool(((low > 0) & (high > 0) | (low < 0) & (high < 0)).all()),
+    "Less": lambda low, high: bool(((low < 0) == (high < 0)).all()),
+    "GreaterOrEqual": lambda low, high: bool(((low < 0) == (high < 0)).all()),
+    "Greater": lambda low, high: bool(((low > 0) == (high > 0)).all()),
+    "LessOrEqual": lambda low, high: bool(((low > 0) == (high > 0)).all()),
+}
+"""Comparisons: whether a difference that is this at the shortest and at the longest state, and
+changes evenly between, always has the same answer."""
+
+@dataclass
+class ConstantForms:
+    """Forms of the constants of an import at `past`; `probes`: the same at other lengths.
+
+    `moving`: for each dimension of a tensor by how much it grows with the length.
+    """
+
+    editor: Editor
+    probes: Sequence[LengthFacts]
+    past: int
+    moving: Callable[[str], Sequence[int]]
+    _noted: dict[str, Form] = field(default_factory=dict)
+
+    def of(self, name: str) -> Form:
+        """The form of a constant; the same for anything else."""
+        if not name or name not in self.editor.constants or name in self.editor.graph.constants:
+            return Form.SAME
+        if name not in self._noted:
+            self._noted[name] = self._by_numbers(name)
+        return self._noted[name]
+
+    def note(self, node: Node) -> None:
+        """Remember the forms of the constants that a node has made."""
+        form = self._made(node)
+        for name in filter(None, node.outputs):
+            found = form if form is Form.COMPUTED else self._by_numbers(name)
+            is_known = found is form or (form, found) == (Form.AFFINE, Form.SAME)
+            self._noted[name] = found if is_known else Form.COMPUTED
+
+    def slope(self, name: str) -> Array | None:
+        """By how much each element of a constant moves with each place; None where it does not
+        move evenly between the lengths that are known."""
+        value, near, far = (self.editor.constants[name], *(self._other(name, n) for n in (0, 1)))
+        if near is None or far is None or value.dtype.kind not in "iuf":
+            return None
+        if not value.ndim == near.ndim == far.ndim:
+            return None
+        if not _fits(near, value) or not _fits(far, near):
+            return None
+        with np.errstate(all="ignore"):
+            late = value[tuple(map(slice, near.shape))] - near
+            all_of_them = value[tuple(map(slice, far.shape))] - far
+            expected = late[tuple(map(slice, far.shape))] * (self.past - self.probes[1].past)
+        if not np.array_equal(all_of_them, expected):
+            return None
+        if value.shape == near.shape:
+            return np.asarray(late)
+        if not late.size or (late != late.flat[0]).any():
+            return None
+        return np.array(late.flat[0], value.dtype)
+
+    def _other(self, name: str, n: int) -> Array | None:
+        return self.probes[n].constants.get(name)
+
+    def _by_numbers(self, name: str) -> Form:
+        value = self.editor.constants[name]
+        others = [self._other(name, n) for n in (0, 1)]
+        if any(other is None for other in others):
+            return Form.SAME  # it was written here
+        if all(other is not None and is_prefix(other, value) for other in others):
+            return Form.SAME
+        return Form.COMPUTED if self.slope(name) is None else Form.AFFINE
+
+    def _made(self, node: Node) -> Form:
+        """The form that results have by their operands."""
+        op, operator = node.op, operator_of(node.op)
+        forms = [self.of(name) for name in node.inputs]
+        kept = SHAPE_OPERANDS.get(op, ())
+        data = [form for slot, form in enumerate(forms) if slot not in kept]
+        worst = max(data, default=Form.SAME)
+        if op in ("Shape", "Size"):
+            return Form.AFFINE if any(self.moving(node.inputs[0])) else Form.SAME
+        if op == "Range":
+            return Form.COMPUTED if forms[2] else forms[0]
+        if op == "ConstantOfShape":
+            return Form.SAME
+        if worst is Form.COMPUTED or self._is_shifted(node, forms):
+            return Form.COMPUTED
+        moves = Trait.MOVES in operator.traits
+        if worst is Form.SAME:
+            return Form.COMPUTED if op.startswith("Reduce") and self._mixes(node) else Form.SAME
+        if op in _LINEAR or (moves and (op == "Concat" or not any(data[1:]))):
+            is_number = self.editor.constants[node.output].dtype.kind in "iuf"
+            return Form.AFFINE if is_number else Form.COMPUTED
+        if op == "Mul" and sum(map(bool, data)) == 1:
+            return Form.AFFINE
+        return Form.SAME if self._is_decided(node) else Form.COMPUTED
+
+    def _mixes(self, node: Node) -> bool:
+        """Whether operands have more elements at another length, and results as many."""
+        return any(any(self.moving(name)) for name in node.inputs if name)
+
+    def _is_shifted(self, node: Node, forms: Sequence[Form]) -> bool:
+        """Whether results are elements from the end of a dimension that grows, or from a place that
+        moves, or lie behind a part that grows."""
+        axis, slopes = node.attrs.get("axis", 0), [[*self.moving(n)] for n in node.inputs]
+        if node.op == "Gather":
+            return any(slopes[0][axis:][:1]) and not self._all(node.inputs[1], 0)
+        if node.op == "Concat":
+            return any(any(one[axis:][:1]) for one in slopes[:-1])
+        if node.op == "Slice":
+            is_moved = any(forms[n] for n in (1, 3, 4) if n < len(forms))
+            steps = node.inputs[4] if len(node.inputs) > 4 else ""
+            is_plain = self._all(node.inputs[1], 0) and (not steps or self._all(steps, 1))
+            return is_moved or (any(slopes[0]) and not is_plain)
+        return node.op == "CumSum" and bool(node.attrs.get("reverse", 0))
+
+    def _all(self, name: str, least: int) -> bool:
+        """Whether a constant is nowhere less than a number."""
+        value = self.editor.constants.get(name)
+        return value is not None and bool((value >= least).all())
+
+    def _is_decided(self, node: Node) -> bool:
+        """Whether a comparison has the same answer at every length up to `past`."""
+        decided = _SIGNED.get(node.op)
+        if decided is None:
+            return False
+        high = [self.editor.constants[name].astype(np.float64) for name in node.inputs]
+        slopes = [self.slope(n) if self.of(n) else np.zeros(()) for n in node.inputs]
+        if any(slope is None for slope in slopes):
+            return False
+        low = [a - s * self.past for a, s in zip(high, slopes, strict=True) if s is not None]
+        return decided(low[0] - low[1], high[0] - high[1])
+
+
+def is_prefix(small: Array, large: Array) -> bool:
+    """Whether the elements that both have are equal."""
+    if small.ndim != large.ndim or small.dtype != large.dtype:
+        return False
+    if any(a > b for a, b in zip(small.shape, large.shape, strict=True)):
+        return False
+    part = large[tuple(map(slice, small.shape))]
+    return np.array_equal(small, part, equal_nan=small.dtype.kind == "f")
+
+
+def _fits(small: Array, large: Array) -> bool:
+    """Whether an array is as large as another one in every dimension, or smaller."""
+    return all(a <= b for a, b in zip(small.shape, large.shape, strict=True))
