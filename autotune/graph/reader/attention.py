@@ -45,8 +45,10 @@ def _weights(rw: Rewriter, q: str, k: str, size: int) -> str:
 
 def _causal(rw: Rewriter, n_queries: int, n_keys: int) -> str:
     """Causal mask to add, (n_queries, n_keys); the queries are the last positions."""
-    seen = np.tri(n_queries, n_keys, n_keys - n_queries, dtype=bool)
-    return rw.array(np.where(seen, 0, _LOWEST).astype(np.float32))
+    own = _positions(rw, n_queries, n_queries, 1)
+    ends = rw("Add", own, rw.array(np.array(n_keys - n_queries)))
+    seen = rw("LessOrEqual", _positions(rw, n_keys, n_keys), ends)
+    return rw("Where", seen, rw.scalar(0.0), rw.scalar(_LOWEST))
 
 
 def _positions(rw: Rewriter, n: int, *shape: int) -> str:

@@ -53,6 +53,7 @@ _SIGNED: Mapping[str, Callable[[Array, Array], bool]] = {
 """Comparisons: whether a difference that is this at the shortest and at the longest state, and
 changes evenly between, always has the same answer."""
 
+
 @dataclass
 class ConstantForms:
     """Forms of the constants of an import at `past`; `probes`: the same at other lengths.

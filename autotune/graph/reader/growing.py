@@ -222,7 +222,12 @@ class Growing:
         """Whether extents grow by the same number with each place."""
         kind, far = self._kind(name), self.probes[1].types.get(name)
         slopes, less = self.moving(name), self.growth.past - self.probes[1].past
-        if kind is None or far is None or len(far.shape) != len(kind.shape) or min(far.shape) < 0:
+        if (
+            kind is None
+            or far is None
+            or len(far.shape) != len(kind.shape)
+            or min(far.shape, default=0) < 0
+        ):
             return True
         return all(
             a - b == slope * less for a, b, slope in zip(kind.shape, far.shape, slopes, strict=True)
@@ -255,7 +260,10 @@ class Growing:
             return None  # it becomes others
         constants = self.editor.constants
         given = [n for n in node.inputs if n]
-        if all(n in constants for n in given) or any(self._kind(n) is None for n in given):
+        is_open = node.output in self._open
+        self._open.discard(node.output)
+        is_known = all(n in constants for n in given) and not is_open
+        if is_known or any(self._kind(n) is None for n in given):
             return None
         self._done.add(node.output)
         if self._is_alias(node):
@@ -264,7 +272,6 @@ class Growing:
         self._rewrite(rw)
         made = {name for made in rw.nodes for name in made.outputs}
         self._done |= made - self._open
-        self._open -= made
         self._follow(node)
         return rw.nodes or None
 
@@ -635,9 +642,7 @@ class Growing:
         rw.result("Identity", x)
         return True
 
-    def _first(
-        self, rw: Rewriter, name: str, n: int, extent: int, growth: int
-    ) -> tuple[int, int]:
+    def _first(self, rw: Rewriter, name: str, n: int, extent: int, growth: int) -> tuple[int, int]:
         """A first place and by how much it moves; `growth`: of the dimension."""
         begins, form = self.editor.constants[name], self._forms.of(name)
         slope = self._forms.slope(name) if form is Form.AFFINE else np.zeros((), np.int64)

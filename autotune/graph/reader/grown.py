@@ -32,16 +32,16 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 GENAI_CONFIGURATION = "genai_config.json"
 MOST_CONFIGURATION_BYTES = 1 << 20
 """The file that onnxruntime-genai's builder writes beside a model."""
-_PROBES = 3
-"""Lengths at which a model is imported: see `reader.growing`."""
+_LEAST_PAST = 3
+"""Places for the past of a variant at its capacity: see `Growth.pasts`."""
 
 
 @dataclass(frozen=True)
 class Grown:
-    """A model at a capacity and a chunk. `shapes`: of its inputs at the past of `growth`, and at
-    one and at two places less. `first`: behind nothing, in a step of one place. `sessions`: that a
-    step advances, see `graph.together`. `other`: the growth with another chunk, and the shapes at
-    its past; None where the file takes one number of new places."""
+    """A model at a capacity and a chunk. `shapes`: of its inputs at the `pasts` of `growth`.
+    `first`: behind nothing, in a step of one place. `sessions`: that a step advances, see
+    `graph.together`. `other`: the growth with another chunk, and the shapes at its past; None where
+    the file takes one number of new places."""
 
     growth: Growth
     shapes: tuple[Shapes, ...]
@@ -72,7 +72,7 @@ def grown(
             f"'{path.name}' takes {inputs.chunk} tokens in each step, no other number",
             f"give `chunks=({inputs.chunk},)`",
         )
-    sizes = sorted({n for n in able if n + _PROBES <= capacity}, reverse=True)
+    sizes = sorted({n for n in able if n + _LEAST_PAST <= capacity}, reverse=True)
     if not growth.states:
         raise UsageError(
             f"'{path.name}' has no state that grows",
@@ -181,8 +181,7 @@ def extents_of_folder(path: Path, model: ModelProto, states: Iterable[str]) -> d
 
 
 def _at(model: ModelProto, growth: Growth, inputs: DecoderInputs, dims: Mapping[str, int]) -> Grown:
-    pasts = (growth.past - n for n in range(_PROBES))
-    shapes = tuple(_shapes(model, growth, inputs, past, dims) for past in pasts)
+    shapes = tuple(_shapes(model, growth, inputs, past, dims) for past in growth.pasts)
     first = _shapes(model, replace(growth, chunk=1), inputs, 0, dims)
     beside = replace(growth, chunk=growth.chunk - 1 or 2)
     other = None if inputs.chunk else (beside, _shapes(model, beside, inputs, beside.past, dims))

@@ -96,6 +96,8 @@ class ImportEngine:
 
     def _visit(self, node: Node) -> list[Node]:
         """Emit a node, make its results constants, or return the nodes that replace it."""
+        if node.op in CONTROL and self.growing is not None:
+            self.growing.require_decided(node)
         nodes = self._replaced(node)
         if nodes is None and self.growing is not None:
             nodes = self.growing.replaced(node)

@@ -12,8 +12,9 @@ from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.errors import ModelError, NotCompilable
 from autotune.graph.ir import Graph, Node, Shape, unsupported
 from autotune.graph.operators.user_operators import UserOperators
+from autotune.graph.reader.constant_forms import LengthFacts
 from autotune.graph.reader.functions import check_calls
-from autotune.graph.reader.growing import Growing, Growth, LengthFacts, grown_graph, sharing_buffers
+from autotune.graph.reader.growing import Growing, Growth, grown_graph, sharing_buffers
 from autotune.graph.reader.import_engine import ImportEngine
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of
 from autotune.graph.reader.onnx_reader import OnnxModel
@@ -38,7 +39,7 @@ def import_grown(
 ) -> Graph:
     """`import_graph` of a model with a growing state: see `growing`.
 
-    `models`: it at the past of `growth`, and at one and two places less.
+    `models`: it at the `pasts` of `growth`.
     """
     graphs = []
     for model in models:
@@ -47,9 +48,10 @@ def import_grown(
         graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
         graphs.append(separate_outputs(sharing_buffers(graph, growth)))
     late, *others = graphs
-    probes = [_facts(graph, growth, n, operators) for n, graph in enumerate(others, 1)]
+    pairs = zip(others, growth.pasts[1:], strict=True)
+    probes = [_facts(graph, growth, past, operators) for graph, past in pairs]
     if growth.static:
-        probes.append(_facts(late, growth, 0, operators))
+        probes.append(_facts(late, growth, growth.past, operators))
     engine = ImportEngine(grown_graph(late, growth), operators or {})
     engine.growing = Growing(growth, engine.editor, tuple(probes))
     for node in engine.growing.begin():
@@ -65,24 +67,25 @@ def grown_shapes(
 ) -> dict[str, Shape]:
     """Shapes of inputs and outputs of a model at the past of `growth`, by name."""
     graph = graph_of(model.proto.graph, model.opset, model.weights, functions_of(model.proto))
-    types = _facts(separate_outputs(sharing_buffers(graph, growth)), growth, 0, operators).types
+    types = _facts(separate_outputs(sharing_buffers(graph, growth)), growth, growth.past, operators).types
     names = (*graph.inputs, *graph.outputs)
     return {name: types[name].shape for name in names if name in types}
 
 
-def _facts(graph: Graph, growth: Growth, less: int, operators: UserOperators | None) -> LengthFacts:
-    """Types and constants where the past has fewer places."""
+def _facts(graph: Graph, growth: Growth, past: int, operators: UserOperators | None) -> LengthFacts:
+    """Types and constants where so many places are filled."""
     engine = ImportEngine(graph, operators or {})
     for name in growth.totals:
         kind = engine.editor.types[name]
-        engine.editor.set_constant(name, np.full(kind.shape, growth.capacity - less, kind.dtype))
+        total = np.full(kind.shape, past + growth.chunk, kind.dtype)
+        engine.editor.set_constant(name, total)
     for name in growth.positions if growth.static else ():
         kind = engine.editor.types[name]
-        places = np.arange(math.prod(kind.shape)) + growth.past - less
+        places = np.arange(math.prod(kind.shape)) + past
         engine.editor.set_constant(name, places.reshape(kind.shape).astype(kind.dtype))
     for node in graph.nodes:
         engine.take(node)
-    return LengthFacts(engine.editor.types, engine.editor.constants)
+    return LengthFacts(engine.editor.types, engine.editor.constants, past)
 
 
 def separate_outputs(graph: Graph) -> Graph:
