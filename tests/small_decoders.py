@@ -101,15 +101,21 @@ class Small:
         y = self("MatMul", self("Softmax", scores, axis=-1), whole["value"])
         self.x = self("Add", self.x, y)
 
-    def model(self, shapes: Sequence[tuple[str, str]] = (("past", "past + new"),)) -> Any:
-        for n in range(self.layers):
+    def model(
+        self, layers: int | None = None, cache: Sequence[int | str] = (1, "{}", WIDTH)
+    ) -> onnx.ModelProto:
+        """The model with that many layers more (`layers` of itself), whose caches have a shape with
+        "{}" for the extent that grows."""
+        n_layers = self.layers if layers is None else layers
+        for n in range(n_layers):
             self.layer(n)
-        self("Identity", self.x, name="logits")
-        past, total = shapes[0]
+        if n_layers:
+            self("Identity", self.x, name="logits")
+        past, total = ([n if n != "{}" else m for n in cache] for m in ("past", "past + new"))
         inputs = [value("input_ids", 7, [1, "new"]), *self.inputs]
-        inputs += [value(n, self.kind, [1, past, WIDTH]) for n, _ in self.names()]
+        inputs += [value(n, self.kind, past) for n, _ in self.names()]
         outputs = [value("logits", 1, [1, "new", WIDTH]), *self.outputs]
-        outputs += [value(n, self.kind, [1, total, WIDTH]) for _, n in self.names()]
+        outputs += [value(n, self.kind, total) for _, n in self.names()]
         weights = [numpy_helper.from_array(a, n) for n, a in self.weights.items()]
         graph = oh.make_graph(self.nodes, "small", inputs, outputs, weights)
         opsets = [oh.make_opsetid("", self.opset), oh.make_opsetid("com.microsoft", 1)]

@@ -259,3 +259,205 @@ def test_caches_of_half_precision_are_checked_as_such(kind: int) -> None:
 @pytest.mark.parametrize("precision", ["bf16", "f16"])
 def test_steps_are_checked_in_the_precision_of_their_products(precision: str) -> None:
     follows(Small().model(), precision=precision, atol=5e-2, chunks=(2, 1), steps=(3, 1))
+
+
+# --- what follows the length --------------------------------------------------------------------
+
+
+def scored(of: Callable[[Small, str, str, str], str], **told: Any) -> Small:
+    """A decoder whose scores are changed by (scores, past, total), both without dimensions."""
+    small = Small(**told)
+    past = small.past()
+    total = small("Squeeze", small("Add", past, small.new()))
+    past = small("Squeeze", past)
+    small.scored.append(lambda scores: of(small, scores, past, total))
+    return small
+
+
+def chunks_of_four(small: Small, scores: str, past: str, total: str) -> str:
+    """Each place sees those of its own four."""
+    one, four = small.number(1), small.number(4)
+    every = small("Div", small("Range", small.number(0), total, one), four)
+    own = small("Div", small("Range", past, total, one), four)
+    same = small("Equal", every, small("Unsqueeze", own, one))
+    lowest = small.number(np.finfo(np.float32).min, np.float32)
+    return small("Where", same, scores, lowest)
+
+
+def factor_from_seven_on(small: Small, scores: str, past: str, total: str) -> str:
+    is_long = small("Greater", total, small.number(7))
+    factors = [small.number(x, np.float32) for x in (2.0, 0.2)]
+    return small("Mul", scores, small("Where", is_long, *factors))
+
+
+def factor_at_seven_alone(small: Small, scores: str, past: str, total: str) -> str:
+    is_seven = small("Equal", total, small.number(7))
+    factors = [small.number(x, np.float32) for x in (2.0, 0.2)]
+    return small("Mul", scores, small("Where", is_seven, *factors))
+
+
+def factor_of_every_fourth(small: Small, scores: str, past: str, total: str) -> str:
+    rest = small("Mod", past, small.number(4))
+    return small("Mul", scores, small("Add", small("Cast", rest, to=1), small.number(1.0, "f4")))
+
+
+def factor_by_logarithm(small: Small, scores: str, past: str, total: str) -> str:
+    return small(
+        "Mul",
+        scores,
+        small("Log", small("Add", small("Cast", total, to=1), small.number(1.0, "f4"))),
+    )
+
+
+def row_of_a_table(small: Small, scores: str, past: str, total: str) -> str:
+    """One number of a table, by a half of the length."""
+    half = small("Div", total, small.number(2))
+    return small("Mul", scores, small("Gather", small.weight(CAPACITY), half))
+
+
+def clamped(small: Small, scores: str, past: str, total: str) -> str:
+    return small("Mul", scores, small("Cast", small("Min", total, small.number(5)), to=1))
+
+
+def distances(small: Small, scores: str, past: str, total: str) -> str:
+    """As ALiBi has it: minus the distance of each place."""
+    one = small.number(1)
+    every = small("Range", small.number(0), total, one)
+    own = small("Unsqueeze", small("Range", past, total, one), one)
+    away = small("Cast", small("Sub", every, own), to=1)
+    return small("Add", scores, small("Mul", away, small.number(0.3, np.float32)))
+
+
+def number_of_places(small: Small, scores: str, past: str, total: str) -> str:
+    """The sum of ones: of as many as there are."""
+    shape = small("Unsqueeze", total, small.number([0]))
+    ones = small("Expand", small.number(1.0, np.float32), shape)
+    return small("Div", scores, small("ReduceSum", ones, small.number([0]), keepdims=0))
+
+
+def rows_of_a_mask(small: Small, scores: str, past: str, total: str) -> str:
+    """A table of all places beside all, of which both dimensions are cut at once."""
+    table = small.number(small.rng.standard_normal((CAPACITY, CAPACITY)), np.float32)
+    zero = small.number([0])
+    ends = [small("Unsqueeze", name, zero) for name in (past, total)]
+    begins = small("Concat", ends[0], zero, axis=0)
+    behind = small("Concat", ends[1], ends[1], axis=0)
+    cut = small("Slice", table, begins, behind, small.number([0, 1]))
+    return small("Add", scores, cut)
+
+
+FORMS = (
+    chunks_of_four,
+    factor_from_seven_on,
+    factor_at_seven_alone,
+    factor_of_every_fourth,
+    factor_by_logarithm,
+    row_of_a_table,
+    clamped,
+    distances,
+    number_of_places,
+    rows_of_a_mask,
+)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_what_the_length_decides_is_computed_at_every_length(form: Any) -> None:
+    follows(scored(form).model(), steps=(1,) * 12, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "form", [chunks_of_four, distances, rows_of_a_mask], ids=lambda form: form.__name__
+)
+def test_what_the_length_decides_in_steps_of_several_places(form: Any) -> None:
+    """Of those that are not for one place in a step."""
+    follows(scored(form).model(), steps=(4, 1, 1, 4), chunks=(4, 1))
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_rows_of_a_table_of_positions_are_taken_by_a_slice(rank: int) -> None:
+    small = Small()
+    past = small.past()
+    total = small("Add", past, small.new())
+    rows = small("Slice", small.weight(64, WIDTH), past, total, small.number([0]))
+    if rank == 3:
+        rows = small("Unsqueeze", rows, small.number([0]))
+    small.x = small("Add", small.x, rows)
+    follows(small.model(), steps=(5, 1, 1), chunks=(4, 1))
+
+
+def test_a_branch_that_the_length_decides_is_refused() -> None:
+    def branched(small: Small, scores: str, past: str, total: str) -> str:
+        bodies = {}
+        for which, factor in (("then_branch", 2.0), ("else_branch", 0.2)):
+            number = oh.make_tensor(which, 1, [], [factor])
+            node = oh.make_node("Constant", [], [f"{which}.out"], value=number)
+            bodies[which] = oh.make_graph([node], which, [], [value(f"{which}.out", 1, [])])
+        found = small("If", small("Greater", total, small.number(small_limit)), **bodies)
+        return small("Mul", scores, found)
+
+    for small_limit in (7, 2 * CAPACITY):
+        model = scored(branched).model()
+        if small_limit > CAPACITY:  # decided: at no length is it another one
+            follows(model)
+            continue
+        with pytest.raises(NotCompilable, match=r"'If'.*depends on the length of the state"):
+            autotune.compile(model, capacity=CAPACITY, chunks=(1,), check=False)
+
+
+def test_attention_of_onnxruntime_with_a_past() -> None:
+    """MultiHeadAttention with a causal mask of its own."""
+    small = Small(causal=False)
+    q, k, v = (small("MatMul", small.x, small.weight(WIDTH, WIDTH)) for _ in range(3))
+    pasts = [f"past_key_values.0.{kind}" for kind in ("key", "value")]
+    outputs = ["logits", "present.0.key", "present.0.value"]
+    small.nodes.append(
+        oh.make_node(
+            "MultiHeadAttention",
+            [q, k, v, "", "", "", *pasts],
+            outputs,
+            domain="com.microsoft",
+            num_heads=2,
+            unidirectional=1,
+        )
+    )
+    model = small.model(layers=0, cache=[1, 2, "{}", WIDTH // 2])
+    follows(model, steps=(5, 1, 4), chunks=(4, 1))
+
+
+@pytest.mark.parametrize(
+    ("layout", "mode"), [("heads first", "linear"), ("places first", "circular")]
+)
+def test_static_caches_that_tensor_scatter_writes(layout: str, mode: str) -> None:
+    """At the place of the first new row, beside attention that counts the places."""
+    small = Small(opset=24, causal=False)
+    small.inputs += [value("at", 7, [1]), value("count", 7, [1])]
+    heads, size = 2, WIDTH // 2
+    is_first = layout == "heads first"
+    made = {}
+    for kind in ("query", "key", "value"):
+        flat = small("MatMul", small.x, small.weight(WIDTH, WIDTH))
+        apart = small("Reshape", flat, small.number([0, 0, heads, size]))
+        is_turned = is_first or kind == "query"
+        made[kind] = small("Transpose", apart, perm=[0, 2, 1, 3]) if is_turned else apart
+    for kind in ("key", "value"):
+        past, present = f"past_key_values.0.{kind}", f"present.0.{kind}"
+        axis = {"axis": 2} if is_first else {"axis": -3}
+        whole = small("TensorScatter", past, made[kind], "at", name=present, mode=mode, **axis)
+        made[kind] = whole if is_first else small("Transpose", whole, perm=[0, 2, 1, 3])
+    operands = [made[kind] for kind in ("query", "key", "value")]
+    found = small("Attention", *operands, "", "", "", "count", is_causal=1)
+    joined = small("Transpose", found, perm=[0, 2, 1, 3])
+    small("Reshape", joined, small.number([0, 0, WIDTH]), name="logits")
+    cache = [1, heads, CAPACITY, size] if is_first else [1, CAPACITY, heads, size]
+    model = small.model(layers=0, cache=cache)
+
+    def places(length: int, n: int) -> dict[str, np.ndarray]:
+        return {"at": np.array([length]), "count": np.array([length + n])}
+
+    follows(model, steps=(5, 1, 4), chunks=(4, 1), computed=places)
+    moved = next(node for node in model.graph.node if node.op_type == "TensorScatter")
+    model.graph.node.insert(0, oh.make_node("Neg", ["at"], ["other"]))
+    moved.input[2] = "other"
+    with pytest.raises(NotCompilable, match="writes other places of a cache than the new ones"):
+        autotune.compile(model, capacity=CAPACITY, chunks=(1,), check=False)

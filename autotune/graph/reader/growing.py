@@ -36,7 +36,7 @@ from autotune.graph.operators.state import (
 )
 from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.constant_forms import ConstantForms, Form, LengthFacts
-from autotune.graph.reader.static_caches import SCATTERS
+from autotune.graph.reader.static_caches import SCATTERS, TENSOR_SCATTER
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.shape_inputs import SHAPE_OPERANDS
 from autotune.graph.state import StateInfo, buffer_of
@@ -60,7 +60,8 @@ class Growth:
     sequence; `passed`: outputs that are such an input, by input. `flag`: the input that says
     whether there is a past; without one the file computes `passed` of other inputs. `cache`: the
     dtype of the elements of buffers of floats. `shapes`: of `positions`, -1 where they are open.
-    `static`: states that have all places in the file, see `static_caches`.
+    `static`: states that have all places in the file, see `static_caches`; there `firsts` are the
+    inputs that are the place of the first new row, `counts` the number of places with the new ones.
     """
 
     states: Mapping[str, tuple[str, int]]
@@ -77,11 +78,14 @@ class Growth:
     cache: str = "float32"
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     static: frozenset[str] = frozenset()
+    firsts: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
 
     @property
     def computed(self) -> frozenset[str]:
         """Inputs that are none any more."""
-        return frozenset((*self.masks, *self.positions, *self.lasts, *self.totals))
+        by_place = *self.masks, *self.positions, *self.lasts, *self.firsts
+        return frozenset((*by_place, *self.totals, *self.counts))
 
     @property
     def past(self) -> int:
@@ -178,6 +182,10 @@ class Growing:
             self._made(rw, name, rw("Add", FILLED, rw.array(np.arange(n))))
         for name in growth.lasts:
             self._made(rw, name, rw("Sub", self._total, rw.integers(1)))
+        for name in growth.firsts:
+            self._made(rw, name, FILLED)
+        for name in growth.counts:
+            self._made(rw, name, self._total)
         return rw.nodes
 
     def _made(self, rw: Rewriter, name: str, value: str) -> None:
@@ -252,11 +260,15 @@ class Growing:
 
     # --- nodes ---
 
+    def takes(self, node: Node) -> bool:
+        """Whether a node is replaced before it becomes others."""
+        return node.op == TENSOR_SCATTER and self._states.get(node.inputs[0]) is not None
+
     def replaced(self, node: Node) -> list[Node] | None:
         """The nodes that do the same at run time; None for a node that stays."""
         if node.op in ("Shape", "Size") or not node.outputs or node.outputs[0] in self._done:
             return None
-        if not operator_of(node.op).is_native:
+        if not (operator_of(node.op).is_native or self.takes(node)):
             return None  # it becomes others
         constants = self.editor.constants
         given = [n for n in node.inputs if n]
@@ -530,11 +542,32 @@ class Growing:
             value is not None and np.array_equal(value, wanted) for value, wanted in pairs
         ):
             raise rw.refuse("it writes other places of a cache than the new ones")
+        self._written(rw, state, new, order)
+        return True
+
+    def _tensor_scatter(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        """Rows of a static cache from the place of the first new one on."""
+        x, new, first = (*operands, "")[:3]
+        state = self._states[x]
+        order = self._orders.get(x, tuple(range(len(self.editor.types[state].shape))))
+        axis = rw.attr("axis", -2) % len(order)
+        is_new = first and all(
+            np.array_equal(probe.constants.get(first, ()), [probe.past]) for probe in self.probes
+        )
+        if order[axis] != self.growth.states[state][1] or not is_new:
+            raise rw.refuse("it writes other places of a cache than the new ones")
+        self._written(rw, state, new, order)
+        return True
+
+    def _written(self, rw: Rewriter, state: str, new: str, order: tuple[int, ...]) -> None:
+        """A static cache with new rows, all with their dimensions in this order."""
         back = tuple(order.index(d) for d in range(len(order)))
+        if back == tuple(range(len(order))):
+            self._append(rw, state, new)
+            return
         whole = self._append(rw, state, rw("Transpose", new, perm=back), rw)
         rw.result("Transpose", whole, perm=order)
         self._turned[rw.node.output] = whole, order
-        return True
 
     def _transpose(self, rw: Rewriter, operands: Sequence[str]) -> bool:
         """A static cache as the file has it again, behind the rows that were written."""
@@ -686,6 +719,7 @@ _SPECIAL = {
     **dict.fromkeys(("Mul", "Div"), Growing._scaled),
     "Concat": Growing._concat,
     **dict.fromkeys(SCATTERS, Growing._scatter),
+    TENSOR_SCATTER: Growing._tensor_scatter,
     "Transpose": Growing._transpose,
     "Slice": Growing._slice,
     "Gather": Growing._gather,

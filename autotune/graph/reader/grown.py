@@ -109,7 +109,8 @@ def growth_of(
 ) -> tuple[Growth, DecoderInputs]:
     """The growth of a model in steps of one place, and its inputs. Raises as `find_states`."""
     found = find_states(outline, told)
-    places = decoder_inputs(outline, found).positions
+    beside = decoder_inputs(outline, found)
+    places = beside.positions or beside.firsts
     static = {
         pair.input: axis
         for pair in found
@@ -137,6 +138,8 @@ def growth_of(
         flag=cache_flag(outline),
         shapes=inputs.shapes,
         static=frozenset(static),
+        firsts=inputs.firsts if static else (),
+        counts=inputs.counts if static else (),
     )
     return growth, inputs
 

@@ -98,7 +98,8 @@ class ImportEngine:
         """Emit a node, make its results constants, or return the nodes that replace it."""
         if node.op in CONTROL and self.growing is not None:
             self.growing.require_decided(node)
-        nodes = self._replaced(node)
+        is_taken = self.growing is not None and self.growing.takes(node)
+        nodes = None if is_taken else self._replaced(node)
         if nodes is None and self.growing is not None:
             nodes = self.growing.replaced(node)
         if nodes is not None:

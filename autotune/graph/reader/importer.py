@@ -83,6 +83,9 @@ def _facts(graph: Graph, growth: Growth, past: int, operators: UserOperators | N
         kind = engine.editor.types[name]
         places = np.arange(math.prod(kind.shape)) + past
         engine.editor.set_constant(name, places.reshape(kind.shape).astype(kind.dtype))
+    for name in growth.firsts:
+        kind = engine.editor.types[name]
+        engine.editor.set_constant(name, np.full(kind.shape, past, kind.dtype))
     for node in graph.nodes:
         engine.take(node)
     return LengthFacts(engine.editor.types, engine.editor.constants, past)

@@ -21,6 +21,7 @@ from onnx import ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
 from autotune.errors import UsageError
 from autotune.graph.ir import Array
 from autotune.graph.reader.dimensions import is_tensor
+from autotune.graph.reader.static_caches import counted_places, first_places
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _PHRASES = re.compile(r"(?i)(past|present)[_.]?keys?[_.]?values?|(past|present)_kv")
@@ -69,7 +70,8 @@ class StatePair:
 class DecoderInputs:
     """Inputs that follow from the length of a state, and dimensions of inputs by what they are.
 
-    `masks`, `positions`, `lasts`, `totals`, `shapes`: see `growing.Growth`. `chunk_axes`: (input,
+    `masks`, `positions`, `lasts`, `totals`, `shapes`, `firsts`, `counts`: see `growing.Growth`;
+    the last two where there are static caches alone. `chunk_axes`: (input,
     dimension) of the new places, `total_axes`: of all with them. `chunk`: the number of new places
     where the file has one; 0 where it is open. `prepared`: masks of all places whose numbers have
     no meaning that is known, as those that are added to scores.
@@ -84,6 +86,8 @@ class DecoderInputs:
     shapes: Mapping[str, tuple[int, ...]]
     chunk: int
     prepared: tuple[str, ...] = ()
+    firsts: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
 
 
 class FollowLength(Protocol):
@@ -106,6 +110,14 @@ class FollowLength(Protocol):
         """The length with the new places."""
 
     @property
+    def firsts(self) -> tuple[str, ...]:
+        """The place of the first new one of each sample."""
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The number of filled places of each sample, with the new ones."""
+
+    @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Extents of those that number the new places, -1 where the file leaves them open."""
 
@@ -117,6 +129,8 @@ def inputs_at(names: FollowLength, length: int, n_new: int) -> dict[str, Array]:
         dict.fromkeys(names.masks, np.ones((1, total)))
         | {name: _places(length, total, names.shapes.get(name, ())) for name in names.positions}
         | dict.fromkeys(names.lasts, np.array([total - 1]))
+        | dict.fromkeys(names.firsts, np.array([length]))
+        | dict.fromkeys(names.counts, np.array([total]))
         | dict.fromkeys(names.totals, np.array(total))
     )
 
@@ -220,6 +234,7 @@ def decoder_inputs(
     rest = [v for v in model.graph.input if v.name not in taken and is_tensor(v)]
     words = {v.name: _lowered(v.name) for v in rest}
     own = [v for v in rest if not words[v.name] & _FIXED]
+    firsts = first_places(model)
     positions = [v for v in own if words[v.name] & _POSITIONS and _is_integer(v)]
     masks = [v for v in own if _is_mask(v.name)]
     tokens = [v for v in own if words[v.name] & _TOKENS and _dims(v)]
@@ -243,6 +258,8 @@ def decoder_inputs(
         total_axes=tuple((v.name, len(_dims(v)) - 1) for v in masks),
         shapes={v.name: tuple(map(_extent_or_open, _dims(v))) for v in positions},
         chunk=max((_dims(v)[_chunk_axis(v)].dim_value for v in tokens), default=0),
+        firsts=tuple(v.name for v in own if v.name in firsts),
+        counts=tuple(v.name for v in own if v.name in counted_places(model) - firsts),
         prepared=tuple(v.name for v in masks if len(_dims(v)) > 2 or not _is_flag(v)),
     )
 
