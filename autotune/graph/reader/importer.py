@@ -67,7 +67,9 @@ def grown_shapes(
 ) -> dict[str, Shape]:
     """Shapes of inputs and outputs of a model at the past of `growth`, by name."""
     graph = graph_of(model.proto.graph, model.opset, model.weights, functions_of(model.proto))
-    types = _facts(separate_outputs(sharing_buffers(graph, growth)), growth, growth.past, operators).types
+    types = _facts(
+        separate_outputs(sharing_buffers(graph, growth)), growth, growth.past, operators
+    ).types
     names = (*graph.inputs, *graph.outputs)
     return {name: types[name].shape for name in names if name in types}
 
