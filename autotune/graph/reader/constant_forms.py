@@ -32,7 +32,7 @@ class LengthFacts:
     past: int
 
 
-class Form(IntEnum):
+class LengthForm(IntEnum):
     """How a constant follows the number of filled places; the larger, the less is known."""
 
     SAME = 0
@@ -65,12 +65,12 @@ class ConstantForms:
     probes: Sequence[LengthFacts]
     past: int
     moving: Callable[[str], Sequence[int]]
-    _noted: dict[str, Form] = field(default_factory=dict)
+    _noted: dict[str, LengthForm] = field(default_factory=dict)
 
-    def of(self, name: str) -> Form:
+    def of(self, name: str) -> LengthForm:
         """The form of a constant; the same for anything else."""
         if not name or name not in self.editor.constants or name in self.editor.graph.constants:
-            return Form.SAME
+            return LengthForm.SAME
         if name not in self._noted:
             self._noted[name] = self._by_numbers(name)
         return self._noted[name]
@@ -79,9 +79,9 @@ class ConstantForms:
         """Remember the forms of the constants that a node has made."""
         form = self._made(node)
         for name in filter(None, node.outputs):
-            found = form if form is Form.COMPUTED else self._by_numbers(name)
-            is_known = found is form or (form, found) == (Form.AFFINE, Form.SAME)
-            self._noted[name] = found if is_known else Form.COMPUTED
+            found = form if form is LengthForm.COMPUTED else self._by_numbers(name)
+            is_known = found is form or (form, found) == (LengthForm.AFFINE, LengthForm.SAME)
+            self._noted[name] = found if is_known else LengthForm.COMPUTED
 
     def slope(self, name: str) -> Array | None:
         """By how much each element of a constant moves with each place; None where it does not
@@ -108,45 +108,49 @@ class ConstantForms:
     def _other(self, name: str, n: int) -> Array | None:
         return self.probes[n].constants.get(name)
 
-    def _by_numbers(self, name: str) -> Form:
+    def _by_numbers(self, name: str) -> LengthForm:
         value = self.editor.constants[name]
         others = [self._other(name, n) for n in (0, 1)]
         if any(other is None for other in others):
-            return Form.SAME  # it was written here
+            return LengthForm.SAME  # it was written here
         if all(other is not None and is_prefix(other, value) for other in others):
-            return Form.SAME
-        return Form.COMPUTED if self.slope(name) is None else Form.AFFINE
+            return LengthForm.SAME
+        return LengthForm.COMPUTED if self.slope(name) is None else LengthForm.AFFINE
 
-    def _made(self, node: Node) -> Form:
+    def _made(self, node: Node) -> LengthForm:
         """The form that results have by their operands."""
         op, operator = node.op, operator_of(node.op)
         forms = [self.of(name) for name in node.inputs]
         kept = SHAPE_OPERANDS.get(op, ())
         data = [form for slot, form in enumerate(forms) if slot not in kept]
-        worst = max(data, default=Form.SAME)
+        worst = max(data, default=LengthForm.SAME)
         if op in ("Shape", "Size"):
-            return Form.AFFINE if any(self.moving(node.inputs[0])) else Form.SAME
+            return LengthForm.AFFINE if any(self.moving(node.inputs[0])) else LengthForm.SAME
         if op == "Range":
-            return Form.COMPUTED if forms[2] else forms[0]
+            return LengthForm.COMPUTED if forms[2] else forms[0]
         if op == "ConstantOfShape":
-            return Form.SAME
-        if worst is Form.COMPUTED or self._is_shifted(node, forms):
-            return Form.COMPUTED
+            return LengthForm.SAME
+        if worst is LengthForm.COMPUTED or self._is_shifted(node, forms):
+            return LengthForm.COMPUTED
         moves = Trait.MOVES in operator.traits
-        if worst is Form.SAME:
-            return Form.COMPUTED if op.startswith("Reduce") and self._mixes(node) else Form.SAME
+        if worst is LengthForm.SAME:
+            return (
+                LengthForm.COMPUTED
+                if op.startswith("Reduce") and self._mixes(node)
+                else LengthForm.SAME
+            )
         if op in _LINEAR or (moves and (op == "Concat" or not any(data[1:]))):
             is_number = self.editor.constants[node.output].dtype.kind in "iuf"
-            return Form.AFFINE if is_number else Form.COMPUTED
+            return LengthForm.AFFINE if is_number else LengthForm.COMPUTED
         if op == "Mul" and sum(map(bool, data)) == 1:
-            return Form.AFFINE
-        return Form.SAME if self._is_decided(node) else Form.COMPUTED
+            return LengthForm.AFFINE
+        return LengthForm.SAME if self._is_decided(node) else LengthForm.COMPUTED
 
     def _mixes(self, node: Node) -> bool:
         """Whether operands have more elements at another length, and results as many."""
         return any(any(self.moving(name)) for name in node.inputs if name)
 
-    def _is_shifted(self, node: Node, forms: Sequence[Form]) -> bool:
+    def _is_shifted(self, node: Node, forms: Sequence[LengthForm]) -> bool:
         """Whether results are elements from the end of a dimension that grows, or from a place that
         moves, or lie behind a part that grows."""
         axis, slopes = node.attrs.get("axis", 0), [[*self.moving(n)] for n in node.inputs]

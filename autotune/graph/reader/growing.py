@@ -35,7 +35,7 @@ from autotune.graph.operators.state import (
     step_axis,
 )
 from autotune.graph.operators.table import operator_of
-from autotune.graph.reader.constant_forms import ConstantForms, Form, LengthFacts
+from autotune.graph.reader.constant_forms import ConstantForms, LengthFacts, LengthForm
 from autotune.graph.reader.static_caches import SCATTERS, TENSOR_SCATTER
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.shape_inputs import SHAPE_OPERANDS
@@ -224,7 +224,7 @@ class Growing:
 
     def _moves(self, name: str) -> bool:
         """Whether a constant is another one at another length, where places are used."""
-        return name not in self._moving and self._forms.of(name) is not Form.SAME
+        return name not in self._moving and self._forms.of(name) is not LengthForm.SAME
 
     def _follows_evenly(self, name: str) -> bool:
         """Whether extents grow by the same number with each place."""
@@ -355,7 +355,7 @@ class Growing:
     def _affine(self, rw: Rewriter, name: str) -> str:
         """constant + slope · (filled - P); "" where that is not what it is."""
         value = self.editor.constants[name]
-        slope = self._forms.slope(name) if self._forms.of(name) is Form.AFFINE else None
+        slope = self._forms.slope(name) if self._forms.of(name) is LengthForm.AFFINE else None
         if slope is None:
             return ""
         ahead = self._ahead(rw, value.ndim)
@@ -678,8 +678,8 @@ class Growing:
     def _first(self, rw: Rewriter, name: str, n: int, extent: int, growth: int) -> tuple[int, int]:
         """A first place and by how much it moves; `growth`: of the dimension."""
         begins, form = self.editor.constants[name], self._forms.of(name)
-        slope = self._forms.slope(name) if form is Form.AFFINE else np.zeros((), np.int64)
-        if form is Form.COMPUTED or slope is None:
+        slope = self._forms.slope(name) if form is LengthForm.AFFINE else np.zeros((), np.int64)
+        if form is LengthForm.COMPUTED or slope is None:
             raise self._refused(rw, name)
         own = int(np.broadcast_to(slope, begins.shape)[n])
         first = int(begins[n])
