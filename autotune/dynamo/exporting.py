@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import io
 import logging
-import operator
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import onnx
@@ -29,6 +28,7 @@ from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.utils import _pytree
 
 from autotune.cache import key_of, package_key, program_store
+from autotune.dynamo.views import NotReplayed, shared
 
 GraphModule: TypeAlias = Any
 Node: TypeAlias = Any
@@ -54,22 +54,22 @@ class Input:
 class Output:
     """An output of an FX graph: `name` in the exported one, else the argument at `index`.
 
-    `inverse`: order of the axes of the exported one that makes it the output. `window`: sizes,
-    strides and offset of the output in the memory of that. With neither name nor index it is
-    `value`.
+    `inverse`: order of the axes of the exported one that makes it the output. `view`: its number
+    among the views. With none of these it is `value`.
     """
 
     name: str = ""
     index: int = -1
     inverse: Order | None = None
-    window: tuple[Order, Order, int] | None = None
+    view: int = -1
     value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ported:
     """A graph of tensors. `inputs`: that vary. `constants`: the others; `values`: of those that
-    the graph itself has, by name.
+    the graph itself has, by name. `bases`: computed tensors of which outputs are views. `views`:
+    makes these of all arguments and the bases.
     """
 
     graph: GraphModule
@@ -77,6 +77,14 @@ class Ported:
     constants: tuple[Input, ...]
     values: dict[str, Any]
     outputs: tuple[Output, ...]
+    bases: tuple[Output, ...] = ()
+    views: Callable[..., tuple[Any, ...]] | None = None
+
+    @property
+    def exported(self) -> tuple[Output, ...]:
+        """What the network computes, in its order."""
+        named = {port.name: port for port in (*self.bases, *self.outputs) if port.name}
+        return tuple(named.values())
 
 
 class NotExported(Exception):
@@ -90,7 +98,7 @@ class NotExported(Exception):
 def ported(gm: GraphModule, constants: Collection[str]) -> Ported:
     """`gm` without symbolic integers between tensors; `constants`: names of its placeholders.
 
-    Raises NotExported for an output that is no tensor.
+    Raises NotExported for an output that is no tensor, and where nothing is computed.
     """
     graph = torch.fx.Graph()
     copies: dict[Node, Node] = {}
@@ -98,7 +106,7 @@ def ported(gm: GraphModule, constants: Collection[str]) -> Ported:
     copied = torch.fx.GraphModule(gm, graph)
     places = {node.name: n for n, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
     values = _lifted(copied)
-    outputs = _outputs(graph, places)
+    outputs, bases, views = _outputs(graph, places)
     _without_symbols(graph)
     inputs, fixed = [], {f"{_PORT}{name}" for name in constants}
     for node in graph.find_nodes(op="placeholder"):
@@ -119,7 +127,9 @@ def ported(gm: GraphModule, constants: Collection[str]) -> Ported:
         tuple(port for port in inputs if port.name not in fixed),
         tuple(port for port in inputs if port.name in fixed),
         values,
-        tuple(outputs),
+        outputs,
+        bases,
+        views,
     )
 
 
@@ -158,51 +168,37 @@ def _attribute(gm: GraphModule, path: str) -> Any:
     return value
 
 
-def _outputs(graph: Any, places: dict[str, int]) -> list[Output]:
-    """Outputs of a graph of which it then makes, row-major, those that are computed."""
+def _outputs(
+    graph: Any, places: dict[str, int]
+) -> tuple[tuple[Output, ...], tuple[Output, ...], Callable[..., tuple[Any, ...]] | None]:
+    """Outputs of a graph of which it then makes, row-major, those that are computed; see `Ported`
+    for bases and views.
+    """
     end = graph.output_node()
     given = end.args[0] if isinstance(end.args[0], list | tuple) else (end.args[0],)
-    outputs: list[Output] = []
+    arguments = [node for node in graph.find_nodes(op="placeholder") if node.name in places]
+    tensors = [n for n in given if isinstance(n, torch.fx.Node) and n not in arguments]
+    if not all(isinstance(node.meta.get("val"), torch.Tensor) for node in tensors):
+        raise NotExported("an output that is no tensor")
+    try:
+        views = shared(tensors, arguments, _is_dense)
+    except NotReplayed as error:
+        raise NotExported(str(error)) from error
     made: dict[Node, Output] = {}
     results = []
-    for value in given:
-        if not isinstance(value, torch.fx.Node):
-            outputs.append(Output(value=value))
-        elif value.op == "placeholder" and value.name in places:
-            outputs.append(Output(index=places[value.name]))
-        elif not isinstance(value.meta.get("val"), torch.Tensor):
-            raise NotExported("an output that is no tensor")
-        else:
-            base, window = _window(value)
-            if base not in made:
-                order = _order(base.meta["val"])
-                made[base] = Output(f"output_{len(made)}", inverse=order and _inverse(order))
-                results.append(_transposed(graph, end, base, order) if order else base)
-            outputs.append(replace(made[base], window=window))
+    for node in dict.fromkeys((*views.bases, *tensors)):
+        if node in views.nodes:
+            continue
+        order = _order(node.meta["val"])
+        made[node] = Output(f"output_{len(made)}", inverse=order and _inverse(order))
+        results.append(_transposed(graph, end, node, order) if order else node)
+    if not results:
+        raise NotExported("nothing is computed")
     end.args = (tuple(results),)
-    return outputs
-
-
-def _window(node: Node) -> tuple[Node, tuple[Order, Order, int] | None]:
-    """The dense tensor in which an output is a view, and its place there; the output itself where
-    it is dense, or symbols decide.
-    """
-    value, base = node.meta["val"], node
-    while _is_view(base) and base.args[0].op == "call_function":
-        base = base.args[0]
-    if not isinstance(base.meta["val"], torch.Tensor):
-        return node, None
-    numbers = [*value.shape, *value.stride(), value.storage_offset(), *base.meta["val"].shape]
-    is_known = all(isinstance(n, int) for n in numbers)
-    if _is_dense(value) or not is_known or not _is_dense(base.meta["val"]):
-        return node, None
-    return base, (tuple(value.shape), tuple(value.stride()), int(value.storage_offset()))
-
-
-def _is_view(node: Node) -> bool:
-    """Of its first operand; one of several views is taken out of their list."""
-    made = node.args[0] if node.target is operator.getitem else node
-    return bool(getattr(made.target, "is_view", False))
+    made |= {node: Output(view=n) for n, node in enumerate(views.nodes)}
+    made |= {node: Output(index=places[node.name]) for node in arguments}
+    outputs = [made[n] if isinstance(n, torch.fx.Node) else Output(value=n) for n in given]
+    return tuple(outputs), tuple(made[node] for node in views.bases), views.make
 
 
 def _is_dense(value: Any) -> bool:
@@ -320,7 +316,7 @@ def exported(found: Ported) -> ModelProto:
 
 def _onnx(found: Ported) -> ModelProto:
     names = [_port(node) for node in found.graph.graph.find_nodes(op="placeholder")]
-    n_outputs = sum(1 for _ in dict.fromkeys(o.name for o in found.outputs if o.name))
+    n_outputs = len(found.exported)
     program = torch.onnx.export(
         _program(found.graph),
         dynamo=True,

@@ -135,7 +135,7 @@ class FrozenGraph:
     ) -> None:
         self._snapshot = Snapshot(constants)
         self._places = [port.index for port in found.constants]
-        self._inputs, self._outputs, self._gm = found.inputs, found.outputs, gm
+        self._found, self._inputs, self._gm = found, found.inputs, gm
         names = [port.name for port in found.constants]
         values = {**found.values, **dict(zip(names, constants, strict=True))}
         orders = {port.name: port.order for port in found.constants}
@@ -153,16 +153,25 @@ class FrozenGraph:
         model = self._models.only or self._models.at(feed)
         found = model.run(feed)
         if model not in self._checked:
-            self._compare(found, arguments)
+            self._compare(self._results(found, arguments), arguments)
             self._checked.add(model)
-        return tuple([_output(port, found, arguments) for port in self._outputs])
+        return self._results(found, arguments)
 
-    def _compare(self, found: Mapping[str, Array], arguments: Sequence[Any]) -> None:
+    def _results(self, found: Mapping[str, Array], arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Outputs of the graph, of those of the network."""
+        known = self._found
+        made = {port.name: _tensor(port, found[port.name]) for port in known.exported}
+        views: Sequence[Any] = ()
+        if known.views is not None:
+            views = known.views(*arguments, *[made[port.name] for port in known.bases])
+        return tuple([_output(port, made, views, arguments) for port in known.outputs])
+
+    def _compare(self, results: Sequence[Any], arguments: Sequence[Any]) -> None:
         given = self._gm(*arguments)
         expected = (given,) if isinstance(given, torch.Tensor) else given
-        for port, tensor in zip(self._outputs, expected, strict=True):
-            if port.name:
-                ours, theirs = array_of(_output(port, found, arguments)), array_of(tensor)
+        for port, result, tensor in zip(self._found.outputs, results, expected, strict=True):
+            if port.name or port.view >= 0:
+                ours, theirs = array_of(result), array_of(tensor)
                 apart = difference(ours, theirs)
                 if not apart.within(tolerance(theirs.dtype)):
                     raise WrongNumbers(f"outputs differ from PyTorch's: {apart.what}")
@@ -172,13 +181,19 @@ def _array(tensor: Any, order: tuple[int, ...] | None) -> Array:
     return array_of(tensor if order is None else tensor.permute(order))
 
 
-def _output(port: Output, found: Mapping[str, Array], arguments: Sequence[Any]) -> Any:
-    if not port.name:
-        return port.value if port.index < 0 else arguments[port.index]
-    tensor = tensor_of(found[port.name])
-    if port.inverse is not None:
-        tensor = tensor.permute(port.inverse)
-    return tensor if port.window is None else tensor.as_strided(*port.window)
+def _tensor(port: Output, array: Array) -> Any:
+    tensor = tensor_of(array)
+    return tensor if port.inverse is None else tensor.permute(port.inverse)
+
+
+def _output(
+    port: Output, made: Mapping[str, Any], views: Sequence[Any], arguments: Sequence[Any]
+) -> Any:
+    if port.name:
+        return made[port.name]
+    if port.view >= 0:
+        return views[port.view]
+    return port.value if port.index < 0 else arguments[port.index]
 
 
 def _models(
