@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 
 from autotune.graph.ir import Array, TensorType
 from autotune.graph.network import Chain, Network, Port, TaskCall, under_names_of
-from autotune.graph.reader.onnx_reader import forget_shape, use_older_opset
+from autotune.graph.reader.onnx_reader import forget_extents, forget_shape, use_older_opset
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,26 @@ class Control:
                 yield part.network, sum(part.operators.values())
 
 
+_FORMS: tuple[tuple[Callable[[ValueInfoProto], None], bool], ...] = (
+    (forget_extents, False),
+    (forget_shape, False),
+    (lambda value: None, True),
+    (forget_shape, True),
+)
+"""What to forget of each input, and whether the opset is an older one."""
+
+
 def loadable_forms(segment: Segment) -> Iterator[Segment]:
     """An ONNX segment as it is, and variants of it for runtimes that do not load this.
 
-    Without the shapes of its inputs, for a branch that is never taken may have no meaning at those
-    that were bound; in an older opset.
+    With the ranks of its inputs alone, or without them, for a branch that is never taken may have
+    no meaning at the shapes that were bound; in an older opset.
     """
     yield segment
-    for has_shapes, is_older in ((False, False), (True, True), (False, True)):
+    for forget, is_older in _FORMS:
         proto = ModelProto.FromString(segment.onnx)
-        for value in proto.graph.input if not has_shapes else ():
-            forget_shape(value)
+        for value in proto.graph.input:
+            forget(value)
         if is_older:
             use_older_opset(proto)
         yield replace(segment, onnx=proto.SerializeToString())

@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, numpy_helper
 from autotune.errors import ModelError
 from autotune.graph.reader.node_order import names_read
 from autotune.graph.reader.onnx_nodes import value_info
-from autotune.graph.reader.onnx_reader import OnnxModel
+from autotune.graph.reader.onnx_reader import OnnxModel, forget_extents
 from autotune.graph.reader.survey import DeclaredTypes, Survey
 
 
@@ -164,6 +164,11 @@ def onnx_model(model: OnnxModel, found: Survey, span: Span, declared: DeclaredTy
         proto.graph.initializer.append(tensor)
     for name in span.inputs:
         proto.graph.input.append(_typed(name, found, declared))
+    for output in proto.graph.output:
+        kind = declared.of(output.name)
+        if kind is not None:
+            output.type.CopyFrom(kind)
+            forget_extents(output)  # they may be others than were inferred
     try:
         data: bytes = proto.SerializeToString()
     except Exception as error:  # protobuf has several

@@ -252,3 +252,24 @@ def _backend() -> Any:
     from autotune.dynamo import backend
 
     return backend
+
+
+def test_what_is_exported_is_a_valid_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnx
+
+    from autotune.dynamo import exporting
+
+    seen: list[Any] = []
+    export = exporting._onnx
+
+    def checked(found: Any) -> Any:
+        model = export(found)
+        onnx.checker.check_model(model, full_check=True)
+        seen.append(model)
+        return model
+
+    monkeypatch.setattr(exporting, "_onnx", checked)
+    model, x = torch.nn.Linear(16, 19), torch.randn(5, 16)
+    with torch.no_grad():
+        agree(compiled(model)(x), model(x))
+    assert seen

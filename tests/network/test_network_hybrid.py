@@ -197,11 +197,12 @@ def test_damage_never_ends_the_process(artifact: Artifact, tmp_path: Path) -> No
 def test_a_cut_that_is_slower_than_the_whole_is_undone(
     keep: bool, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.api.compile import fallback
+    from autotune.api.compile import compiling
+    from autotune.api.compile.fallback import CutTimes
     from autotune.network.runtime.loading import model_of
 
-    monkeypatch.setattr(fallback, "_beside_the_whole", lambda model, original: (2e-3, 1e-3))
-    monkeypatch.setattr(fallback, "judge", lambda *usage: None)
+    found = CutTimes(2e-3, 1e-3, 0.5, is_noisy=False)
+    monkeypatch.setattr(compiling, "cut_times", lambda artifact, originals: found)
     notes: list[str] = []
     made = autotune.compile(source, threads=1, keep_cut=keep, note=notes.append)
     assert isinstance(made.artifact, HybridArtifact)

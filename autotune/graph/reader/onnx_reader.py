@@ -332,6 +332,13 @@ def forget_shape(value: ValueInfoProto) -> None:
         value.type.tensor_type.ClearField("shape")
 
 
+def forget_extents(value: ValueInfoProto) -> None:
+    """Remove the extents that are stated of a tensor; its rank stays."""
+    if value.type.HasField("tensor_type"):
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+
+
 def _require_rank(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
     if not is_tensor(value):
         raise UsageError(f"input '{value.name}' is no tensor", "give no shape for it")
