@@ -461,3 +461,62 @@ def test_static_caches_that_tensor_scatter_writes(layout: str, mode: str) -> Non
     moved.input[2] = "other"
     with pytest.raises(NotCompilable, match="writes other places of a cache than the new ones"):
         autotune.compile(model, capacity=CAPACITY, chunks=(1,), check=False)
+
+
+def test_a_batch_may_be_the_second_dimension() -> None:
+    small = Small()
+    small.inputs.append(value("position_ids", 7, [3, "batch", "new"]))
+    found = small("Gather", small.weight(2 * CAPACITY, WIDTH), "position_ids")
+    small.x = small("Add", small.x, small("ReduceSum", found, small.number([0]), keepdims=0))
+    model = small.model()
+    for port in model.graph.input:
+        if not port.name.startswith("position"):
+            port.type.tensor_type.shape.dim[0].dim_param = "batch"
+    autotune.compile(model, capacity=CAPACITY, chunks=(1,))
+
+
+def test_a_cache_may_be_joined_twice() -> None:
+    """As attention and the output do, each for itself."""
+    model = Small().model()
+    nodes = model.graph.node
+    joined = next(node for node in nodes if node.output[0] == "present.0.key")
+    reader = next(node for node in nodes if "present.0.key" in node.input)
+    reader.input[:] = ["again" if n == "present.0.key" else n for n in reader.input]
+    again = oh.make_node("Concat", [*joined.input], ["again"], axis=1)
+    nodes.insert(list(nodes).index(joined), again)
+    follows(model)
+
+
+def test_scores_of_the_last_places_are_a_constant() -> None:
+    """`num_logits_to_keep` decides a shape: it is bound, or refused with the node."""
+    small = Small()
+    small.inputs.append(value("num_logits_to_keep", 7, []))
+    model = small.model()
+    last = next(node for node in model.graph.node if node.output[0] == "logits")
+    source = last.input[0]
+    model.graph.node.remove(last)
+    for name, number in (("zero", 0), ("one", 1), ("end", 2**62)):
+        model.graph.initializer.append(oh.make_tensor(name, 7, [1], [number]))
+    model.graph.node.extend(
+        [
+            oh.make_node("Neg", ["num_logits_to_keep"], ["less"]),
+            oh.make_node("Unsqueeze", ["less", "zero"], ["begin"]),
+            oh.make_node("Slice", [source, "begin", "end", "one"], ["logits"], "kept"),
+        ]
+    )
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "kept"
+    told = {"capacity": CAPACITY, "chunks": (2, 1)}
+    compiled = autotune.compile(model, constants={"num_logits_to_keep": 1}, **told)
+    assert model_of(compiled.artifact).session().step(np.ones((1, 5), int)).shape == (1, 1, WIDTH)
+    with pytest.raises(NotCompilable, match=r"'Slice' \(node 'kept'"):
+        autotune.compile(model, check=False, **told)
+
+
+def test_what_has_no_program_beside_a_state_is_named() -> None:
+    """Nothing falls back there: the hint says where it does."""
+    small = Small()
+    small.nodes.append(oh.make_node("MoE", [small.x], ["mixed"], "experts", domain="com.microsoft"))
+    small.x = "mixed"
+    with pytest.raises(NotCompilable, match=r"'com.microsoft.MoE' \(node 'experts'.*") as error:
+        autotune.compile(small.model(), capacity=CAPACITY, chunks=(1,))
+    assert "without `capacity`" in error.value.hint

@@ -600,7 +600,9 @@ class Growing:
         if known != new:
             raise rw.refuse(f"it appends other places to '{state}' than a node before it")
         if whole:
-            return emit("Identity", whole)
+            again = emit("Identity", whole)
+            self._wholes[str(rw.node.output if made is None else again)] = state
+            return again
         first = rw("Transpose", new, perm=rows_first(axis, len(kind.shape)))
         buffer, rows, attrs = buffer_of(state), _rows(output), {"axis": axis}
 

@@ -203,11 +203,16 @@ def _shapes(
     }
     at |= dict.fromkeys(inputs.chunk_axes, growth.chunk)
     at |= dict.fromkeys(inputs.total_axes, past + growth.chunk)
+    of_tokens = {(name, 0) for name, axis in inputs.chunk_axes if axis > 0}
     for name, places in known.items():
         found = {at[p.input, p.axis] for p in places if (p.input, p.axis) in at}
         if len(found) == 1:
             extents.setdefault(name, found.pop())
-        elif not found and all(p.axis == 0 for p in places):
+        elif not found and (
+            all(p.axis == 0 for p in places)
+            or any((p.input, p.axis) in of_tokens for p in places)
+            or "batch" in name.lower()
+        ):
             extents.setdefault(name, 1)
     settled = shapes_at(model, extents)
     require_static(model, extents, settled)

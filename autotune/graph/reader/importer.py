@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.dtypes import DTYPES, SMALL_TYPES
-from autotune.errors import ModelError, NotCompilable
+from autotune.errors import ModelError, NotCompilable, UnsupportedOperator
 from autotune.graph.ir import Graph, Node, Shape, unsupported
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_forms import LengthFacts
@@ -18,6 +18,11 @@ from autotune.graph.reader.growing import Growing, Growth, grown_graph, sharing_
 from autotune.graph.reader.import_engine import ImportEngine
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of
 from autotune.graph.reader.onnx_reader import OnnxModel
+
+_WITHOUT = (
+    "compile it without `capacity`, at each length that you need (`dims`): there ONNX Runtime may "
+    "compute it"
+)
 
 
 def import_graph(model: OnnxModel, operators: UserOperators | None = None) -> Graph:
@@ -56,10 +61,20 @@ def import_grown(
     engine.growing = Growing(growth, engine.editor, tuple(probes))
     for node in engine.growing.begin():
         engine.take(node)
-    graph = engine.run()
+    try:
+        graph = engine.run()
+    except UnsupportedOperator as error:
+        raise _with_capacity(error) from error
     engine.growing.require_appended()
     _require_types(graph)
     return graph
+
+
+def _with_capacity(error: UnsupportedOperator) -> UnsupportedOperator:
+    """The error with what to do: with a state nothing runs in ONNX Runtime."""
+    made = UnsupportedOperator(f"with a capacity: {error.message}", _WITHOUT, error.reason)
+    made.nodes = error.nodes
+    return made
 
 
 def grown_shapes(

@@ -206,7 +206,10 @@ class _Check:
                     return False
                 if difference(array, wanted[name].astype(array.dtype)).error > self._apart:
                     return False
-                self._compare(step, name, array, wanted)
+                try:
+                    self._compare(step, name, array, wanted)
+                except WrongNumbers:  # though each of its steps is right
+                    return False
         return True
 
     @property
