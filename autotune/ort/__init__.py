@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.ort.names import attribute
+from autotune.ort.names import attribute, listed
 
 if TYPE_CHECKING:
     from autotune.ort.stand_in import install as install
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return __dir__()
     if name.startswith("__") and name != "__version__":
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     return attribute(name, __name__)
+
+
+def __dir__() -> list[str]:
+    return sorted({"install", "uninstall", *listed()})

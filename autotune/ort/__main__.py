@@ -12,6 +12,7 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from autotune.ort.stand_in import install
 
@@ -26,7 +27,9 @@ def main(argv: list[str]) -> int:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         case ["-c", code, *args]:
             _begin(["-c", *args])
-            exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+            program = ModuleType("__main__")  # where pickles and dataclasses look for names
+            sys.modules["__main__"] = program
+            exec(compile(code, "<string>", "exec"), program.__dict__)
         case [script, *args] if not script.startswith("-"):
             if not Path(script).exists():
                 return _refused(f"there is no file '{script}'")

@@ -269,7 +269,7 @@ def accelerated(package: Any) -> type:
             if not self._fixed and type(self).run is InferenceSession.run:
                 self.__dict__["run"] = base.run.__get__(self)
 
-    InferenceSession.__module__ = __name__
+    InferenceSession.__module__ = "autotune.ort"  # where a pickle finds it
     InferenceSession.__qualname__ = "InferenceSession"
     return InferenceSession
 

@@ -137,7 +137,7 @@ def bound(package: Any) -> type:
             known[name] = array
             self._is_odd |= not isinstance(array, np.ndarray)
 
-    IOBinding.__module__ = __name__
+    IOBinding.__module__ = "autotune.ort"  # where a pickle finds it
     IOBinding.__qualname__ = "IOBinding"
     return IOBinding
 

@@ -14,7 +14,7 @@ from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
-from autotune.ort.names import attribute, installed
+from autotune.ort.names import attribute, installed, listed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,12 +82,21 @@ def raises_client_errors(door: Callable[P, T]) -> Callable[P, T]:
 
 def state_attribute(name: str) -> Any:
     """An attribute of the module `onnxruntime.capi.onnxruntime_pybind11_state`."""
+    if name == "__all__":
+        return listed_in_state()
     if name in NAMES:
         return exception_class(name)
     if name.startswith("__"):
         raise AttributeError(f"module '{_STATE}' has no attribute '{name}'")
     package = installed()
     return attribute(name) if package is None else getattr(package.capi._pybind_state, name)
+
+
+def listed_in_state() -> list[str]:
+    """Names of that module, for `dir` and star imports."""
+    package = installed()
+    names = listed() if package is None else dir(package.capi._pybind_state)
+    return sorted({*NAMES, *(name for name in names if not name.startswith("_"))})
 
 
 class _ClientError(AutotuneError):

@@ -40,11 +40,22 @@ def _if_there(load: Callable[[], ModuleType]) -> ModuleType | None:
         return None
 
 
+def listed() -> list[str]:
+    """Names that `from onnxruntime import *` gives."""
+    package = installed()
+    if package is None:
+        return dir(import_module("autotune.ort.alone"))
+    own: list[str] | None = getattr(package, "__all__", None)
+    return own or [name for name in vars(package) if not name.startswith("_")]
+
+
 def attribute(name: str, asked: str = "onnxruntime") -> Any:
     """Value of `onnxruntime.name`. Raises AttributeError.
 
     `asked`: the package of which it is an attribute; modules of its own are none of onnxruntime's.
     """
+    if name == "__all__":
+        return listed()
     if name in _OWN:
         return getattr(import_module(_OWN[name]), name)
     if asked != "onnxruntime" and name not in SUBMODULES and find_spec(f"{asked}.{name}"):

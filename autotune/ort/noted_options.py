@@ -45,7 +45,7 @@ def noted_options(package: Any) -> type:
     for name in _REPLACING:
         if hasattr(base, name):
             setattr(SessionOptions, name, _noting(getattr(base, name)))
-    SessionOptions.__module__ = __name__
+    SessionOptions.__module__ = "autotune.ort"  # where a pickle finds it
     SessionOptions.__qualname__ = "SessionOptions"
     return SessionOptions
 

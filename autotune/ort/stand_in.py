@@ -37,10 +37,16 @@ class StandIn(ModuleType):
             spec, path = package.__spec__ or spec, list(package.__path__)
             self.__file__ = package.__file__
         self.__spec__, self.__path__ = spec, path
+        self.__package__, self.__loader__ = NAME, spec.loader
         self._package, self.replaced = package, replaced
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return names.listed()
         if name.startswith("__") and name != "__version__":
+            known = vars(self._package) if self._package is not None else {}
+            if name in known:
+                return known[name]
             raise AttributeError(f"module '{NAME}' has no attribute '{name}'")
         asking = sys._getframe(1).f_globals.get("__name__", "")
         if self._package is not None and asking.partition(".")[0] == NAME:

@@ -104,7 +104,7 @@ def test_a_client_gets_of_autotune_what_it_gets_of_onnxruntime(
     theirs = run_python(tmp_path, "-c", "import sys\n" + CLIENT, str(model))
     ours = run_python(tmp_path, "-c", installing + CLIENT, str(model))
     assert ours[0] == theirs[0]
-    assert ours[1].startswith("autotune.ort.")
+    assert ours[1].startswith("autotune.ort")
     assert not theirs[1].startswith("autotune")
 
 
@@ -121,6 +121,63 @@ def test_a_program_is_run_with_autotune_in_the_place_of_onnxruntime(
     env = {"PYTHONPATH": f"{tmp_path}:{':'.join(sys.path)}"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.stdout.startswith("['--flag', '2'] <function install"), done.stderr
+
+
+STARRED = """
+import sys, pickle, dataclasses, copy
+from onnxruntime import *
+from onnxruntime.capi.onnxruntime_pybind11_state import *
+from onnxruntime.capi.onnxruntime_inference_collection import *
+import onnxruntime, onnxruntime.capi.onnxruntime_pybind11_state as state
+WANTED = ("InferenceSession", "SessionOptions", "OrtValue", "IOBinding", "GraphOptimizationLevel",
+          "get_available_providers", "capi", "install", "InvalidArgument", "Fail")
+
+@dataclasses.dataclass
+class Point:
+    x: int = 1
+
+names = {n: n in globals() for n in WANTED}
+same = [type(pickle.loads(pickle.dumps(Point()))) is Point, hasattr(onnxruntime, "__author__"),
+        onnxruntime.__name__, onnxruntime.__package__, hasattr(onnxruntime, "no_such_name")]
+for name in ("InferenceSession", "SessionOptions", "IOBinding", "OrtValue"):
+    kind = getattr(onnxruntime, name)
+    same += [pickle.loads(pickle.dumps(kind)) is kind, copy.deepcopy(kind) is kind, kind.__name__]
+    same += [name in dir(onnxruntime)]
+same += [pickle.loads(pickle.dumps(Fail)) is Fail, {"Fail", "InvalidArgument"} <= set(dir(state))]
+level = GraphOptimizationLevel.ORT_ENABLE_ALL
+same += [str(pickle.loads(pickle.dumps(level))) == str(level)]
+print(names, same)
+"""
+
+
+@pytest.mark.parametrize("form", ["script", "-c", "install", "autotune.ort"])
+def test_star_imports_and_pickles_find_the_names_of_onnxruntime(tmp_path: Path, form: str) -> None:
+    pytest.importorskip("onnxruntime")
+    program = tmp_path / "program.py"
+    program.write_text(STARRED)
+    theirs = run_python(tmp_path, str(program))
+    if form == "install":
+        program.write_text(f"import autotune\nautotune.install()\n{STARRED}")
+        arguments = [str(program)]
+    elif form == "autotune.ort":
+        theirs = [line.replace("'install': False", "'install': True") for line in theirs]
+        text = STARRED.replace("from onnxruntime import *", "from autotune.ort import *")
+        program.write_text(f"import autotune\nautotune.install()\n{text}")
+        arguments = [str(program)]
+    else:
+        what = [str(program)] if form == "script" else ["-c", STARRED]
+        arguments = ["-m", "autotune.ort", *what]
+    assert run_python(tmp_path, *arguments) == theirs
+
+
+def test_star_imports_without_onnxruntime_give_what_there_is(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    installing = f"{BLOCKED}import autotune\nautotune.install()\n"
+    program.write_text(installing + STARRED.replace(', "capi", "install"', ""))
+    (line,) = run_python(tmp_path, str(program))
+    names, _, same = line.partition("} ")
+    assert "False" not in names, line
+    assert same.count("False") == 2, line  # there is no author, and no such name
 
 
 @pytest.mark.parametrize("arguments", [[], ["none.py"], ["-x"]], ids=str)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
 from importlib.machinery import PathFinder
 from types import ModuleType
@@ -26,6 +25,8 @@ ONNXRUNTIME = "ONNX Runtime"
 """Its name in messages."""
 
 _LOCK = threading.RLock()
+_IMPORTED: list[ModuleType] = []
+"""The package that this process has imported: a second copy of it would have other classes."""
 
 
 def onnxruntime_package() -> ModuleType:
@@ -46,8 +47,10 @@ def _package(load: Callable[[str], ModuleType]) -> ModuleType:
     with _LOCK:
         found = sys.modules.get(NAME)
         if found is None or _is_the_package(found):
-            return load(NAME)  # of None it raises
-        return _loaded()
+            _IMPORTED[:] = [load(NAME)]  # of None it raises
+        elif not _IMPORTED:
+            _IMPORTED.append(_loaded())
+        return _IMPORTED[0]
 
 
 def is_installed() -> bool:
@@ -63,7 +66,6 @@ def _is_the_package(module: ModuleType) -> bool:
     return spec is not None and spec.name == NAME and type(module) is ModuleType
 
 
-@cache
 def _loaded() -> ModuleType:
     """Import it beside its stand-in, which is there again afterwards."""
     if not is_installed():

@@ -3,3 +3,4 @@
 from __future__ import annotations
 
 from autotune.ort.names import attribute as __getattr__  # noqa: F401
+from autotune.ort.names import listed as __dir__  # noqa: F401
