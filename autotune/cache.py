@@ -96,15 +96,15 @@ class FileStore:
 
     def get(self, key: str) -> bytes | None:
         """Value of `key`; None where there is none, or a damaged one."""
-        path = self.find(key)
         try:
-            data = path.read_bytes() if path else b""
+            with self._below(key) as folder:
+                data = _read(folder, _entry_name(key))
         except OSError:
             return None
         digest, content = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
         if len(digest) == _DIGEST_BYTES and hashlib.sha256(content).digest() == digest:
             return content
-        if path and data:
+        if data:
             self.remove(key)
         return None
 
@@ -120,18 +120,20 @@ class FileStore:
         """The file of `key`, which counts as used now; None where there is none.
 
         For files of `writing`: a format that knows by itself whether it is whole. The file may go
-        at any time, but stays readable for a process that has opened it.
+        at any time, but stays readable for a process that has opened it. None also where others
+        could put another folder in the place of this one, for who opens it goes by its name.
         """
-        path = self._path(key)
-        if not _is_ours(self.folder):
-            return None
+        name = _entry_name(key)
         try:
-            os.utime(path)
-        except FileNotFoundError:
+            with self._below(key) as folder:
+                info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                with suppress(OSError):  # read-only: as good as any, if it can be read
+                    os.utime(name, dir_fd=folder, follow_symlinks=False)
+            root = Path(os.path.realpath(self.folder))
+        except OSError:
             return None
-        except OSError:  # read-only: as good as any, if it can be read
-            return path if path.is_file() else None
-        return path
+        is_safe = stat.S_ISREG(info.st_mode) and all(map(_is_firm, root.parents))
+        return root / key[:2] / name if is_safe else None
 
     @contextmanager
     def writing(self, key: str) -> Iterator[BinaryIO]:
@@ -139,16 +141,18 @@ class FileStore:
 
         Raises OSError where it cannot be written; what was there before is then there still.
         """
-        path = self._made_path(key)
-        pending = path.with_name(f".{os.getpid()}-{os.urandom(4).hex()}{_PENDING}")
-        try:
-            with open(pending, "xb") as file:
-                yield file
-                n_bytes = file.tell()
-            os.replace(pending, path)
-        finally:
-            pending.unlink(missing_ok=True)
-        self._make_room(n_bytes, path)
+        pending = f".{os.getpid()}-{os.urandom(4).hex()}{_PENDING}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with self._below(key, makes=True) as folder:
+            try:
+                with os.fdopen(os.open(pending, flags, 0o666, dir_fd=folder), "w+b") as file:
+                    yield file
+                    n_bytes = file.tell()
+                os.replace(pending, _entry_name(key), src_dir_fd=folder, dst_dir_fd=folder)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(pending, dir_fd=folder)
+        self._make_room(n_bytes, key)
 
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:
@@ -157,16 +161,17 @@ class FileStore:
         No lock where the folder cannot be used. Raises AutotuneError for a thread that is in it
         already, and would wait for itself.
         """
-        path, held = self._path(key).with_suffix(_LOCK), _HELD.get()
+        path, held = self.folder / key, _HELD.get()
         if path in held:
             raise AutotuneError(
                 "what is made for the cache needs itself: autotune is asked in its own computation",
                 "autotune.install() puts it in the place of onnxruntime, not beside it",
             )
         handle = -1
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with suppress(OSError):
-            self._made_path(key)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with self._below(key, makes=True) as folder:
+                handle = os.open(f"{key}{_LOCK}", flags, 0o600, dir_fd=folder)
             os.utime(handle)
             fcntl.flock(handle, fcntl.LOCK_EX)
         token = _HELD.set(held | {path})
@@ -179,22 +184,37 @@ class FileStore:
 
     def remove(self, key: str) -> None:
         """Forget `key`, if it is there."""
-        with suppress(OSError):
-            self._path(key).unlink(missing_ok=True)
+        with suppress(OSError), self._below(key) as folder:
+            os.unlink(_entry_name(key), dir_fd=folder)
 
-    def _path(self, key: str) -> Path:
-        return self.folder / key[:2] / f"{key}{_SUFFIX}"
+    @contextmanager
+    def _below(self, key: str, makes: bool = False) -> Iterator[int]:
+        """The open folder of an entry. Raises OSError where there is none that is ours."""
+        with self._opened(makes) as root:
+            if makes:
+                with suppress(FileExistsError):
+                    os.mkdir(key[:2], 0o700, dir_fd=root)
+            with _folder(key[:2], root) as folder:
+                yield folder
 
-    def _made_path(self, key: str) -> Path:
-        """The file of `key` in a folder that is there. Raises OSError."""
-        path = self._path(key)
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_ours(self.folder):
-            raise PermissionError(f"{self.folder} may be written by others")
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        return path
+    @contextmanager
+    def _opened(self, makes: bool = False) -> Iterator[int]:
+        """The open folder. Raises OSError where others may write into it.
 
-    def _make_room(self, n_bytes: int, newest: Path) -> None:
+        What is looked at is what is used: names below it are looked up in it, whatever takes the
+        place of the folders above.
+        """
+        if makes:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not _is_ours(os.fstat(handle)):
+                raise PermissionError(f"{self.folder} may be written by others")
+            yield handle
+        finally:
+            os.close(handle)
+
+    def _make_room(self, n_bytes: int, newest: str) -> None:
         """Remove the least recently used, where all is more than `max_bytes`."""
         with self._lock:
             if self._n_bytes is not None:
@@ -205,29 +225,82 @@ class FileStore:
             self._n_bytes = sum(size for _, size, _ in entries)
             if self._n_bytes <= self.max_bytes:
                 return
-            for _, size, path in entries:
+            for _, size, key in entries:
                 if self._n_bytes <= _KEPT_SHARE * self.max_bytes:
                     return
-                if path != newest:
-                    with suppress(OSError):
-                        path.unlink(missing_ok=True)
+                if key != newest:
+                    self.remove(key)
                     self._n_bytes -= size
 
-    def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """Time of last use, bytes and file of each entry; abandoned files are removed."""
-        for path in self.folder.glob("??/*"):
-            with suppress(OSError):  # another process may remove it
-                info = path.stat()
-                if path.suffix == _SUFFIX:
-                    yield info.st_mtime, info.st_size, path
-                elif time.time() - info.st_mtime > _STALE_S:
-                    path.unlink()
+    def _entries(self) -> Iterator[tuple[float, int, str]]:
+        """Time of last use, bytes and key of each entry; abandoned files are removed."""
+        with suppress(OSError), self._opened() as root:
+            for name in os.listdir(root):
+                with suppress(OSError), _folder(name, root) as folder:
+                    yield from _entries_in(folder)
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether only this user (or root) can have written into `folder`."""
+def _entries_in(folder: int) -> Iterator[tuple[float, int, str]]:
+    for name in os.listdir(folder):
+        with suppress(OSError):  # another process may remove it
+            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if name.endswith(_SUFFIX):
+                yield info.st_mtime, info.st_size, name.removesuffix(_SUFFIX)
+            elif time.time() - info.st_mtime > _STALE_S:
+                os.unlink(name, dir_fd=folder)
+
+
+def _entry_name(key: str) -> str:
+    return f"{key}{_SUFFIX}"
+
+
+@contextmanager
+def _folder(name: str, root: int) -> Iterator[int]:
+    """A folder that is open, of one that is. Raises OSError, for a link too."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(name, flags, dir_fd=root)
     try:
-        info = folder.stat()
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _read(folder: int, name: str) -> bytes:
+    """A regular file of a folder, which counts as used now. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return b"?"
+        with suppress(OSError):
+            os.utime(file.fileno())
+        return file.read()
+
+
+def _is_ours(info: os.stat_result) -> bool:
+    """Whether only this user (or root) can have written into a folder."""
+    return info.st_uid in (0, os.geteuid()) and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _is_firm(folder: Path) -> bool:
+    """Whether no other user can put something else in the place of what is in a folder.
+
+    Its owner can, and in one that anybody may write (`/tmp`) the owner of each file, where it is
+    sticky. The group is trusted, as systems give users one of their own; so is the owner whom a
+    container does not know.
+    """
+    try:
+        info = os.lstat(folder)
     except OSError:
         return False
-    return info.st_uid in (0, os.geteuid()) and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_open = info.st_mode & stat.S_IWOTH and not info.st_mode & stat.S_ISVTX
+    return stat.S_ISDIR(info.st_mode) and not is_open and info.st_uid in _trusted()
+
+
+@cache
+def _trusted() -> frozenset[int]:
+    """Root, this user, and in a namespace of users what stands for all that it does not have."""
+    found = {0, os.geteuid()}
+    with suppress(OSError, ValueError):
+        if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
+            found.add(int(Path("/proc/sys/kernel/overflowuid").read_text()))
+    return frozenset(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -176,3 +177,51 @@ def test_who_would_wait_for_itself_is_told(store: FileStore) -> None:
             pass
     with store.locked(KEYS[0]):
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_what_another_user_puts_in_the_place_of_a_folder_is_not_read(tmp_path: Path) -> None:
+    """The folder above is theirs: a link that leads to ours now, and to theirs in a moment."""
+    above, theirs = tmp_path / "above", tmp_path / "theirs"
+    ours = FileStore(tmp_path / "ours", 10_000)
+    ours.put(KEYS[0], b"sound")
+    shutil.copytree(ours.folder, theirs)
+    above.mkdir()
+    for path in (above, theirs, *theirs.rglob("*")):
+        os.chown(path, 65534, 65534)
+    store = FileStore(above / "programs", 10_000)
+    for folder, known in ((ours.folder, b"sound"), (theirs, None)):
+        store.folder.symlink_to(folder)
+        assert store.get(KEYS[0]) == known
+        store.folder.unlink()
+    assert not store.put(KEYS[0], b"code") or store.folder.stat().st_uid == 0
+    assert store.find(KEYS[0]) is None  # it would be opened by its name
+
+
+def test_links_and_pipes_are_no_entries(store: FileStore, tmp_path: Path) -> None:
+    store.put(KEYS[0], b"code")
+    (path,) = store.folder.rglob("*.entry")
+    kept = path.rename(tmp_path / "kept")
+    for make in (lambda: os.mkfifo(path), lambda: path.symlink_to(kept), lambda: path.mkdir()):
+        make()
+        assert store.get(KEYS[0]) is None
+        assert store.find(KEYS[0]) is None
+        if path.is_dir():
+            path.rmdir()
+        path.unlink(missing_ok=True)
+    folder = path.parent
+    folder.rename(tmp_path / "folder")
+    folder.symlink_to(tmp_path / "folder")
+    (tmp_path / "kept").rename(tmp_path / "folder" / path.name)
+    assert store.get(KEYS[0]) is None
+
+
+def test_a_folder_that_anybody_may_write_above_leads_to_nothing(store: FileStore) -> None:
+    store.put(KEYS[0], b"code")
+    above = store.folder.parent
+    assert store.find(KEYS[0]) is not None
+    above.chmod(0o777)
+    assert store.find(KEYS[0]) is None
+    above.chmod(0o1777)  # sticky, as /tmp
+    assert store.find(KEYS[0]) is not None
+    above.chmod(0o700)

@@ -11,14 +11,15 @@ target.
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from autotune.cache import FileStore, key_of, package_key
+from autotune.loopir.codec import program_from_json, program_to_json
 from autotune.loopir.in_place import Pairs, read_in_place
 from autotune.loopir.lower import lower
-from autotune.loopir.nodes import Program, without_bodies
+from autotune.loopir.nodes import Program
 from autotune.network.compile.durations import cycles
 from autotune.schedule.steps import Steps, steps_text
 from autotune.target import Target
@@ -63,10 +64,9 @@ class Outlines:
         key = key_of("outline", *self._of, self.text(dag), steps_text(steps))
         known = self.store.get(key)
         if known is not None:
-            found: Outline = pickle.loads(known)
-            return found
+            return _decoded(known)
         made = self._lowered(dag, steps)
-        self.store.put(key, pickle.dumps(replace(made, program=without_bodies(made.program))))
+        self.store.put(key, _encoded(made))
         return made
 
     def _lowered(self, dag: ComputeDAG, steps: Steps) -> Outline:
@@ -77,6 +77,22 @@ class Outlines:
     @cached_property
     def _of(self) -> tuple[str, str]:
         return package_key(), json.dumps(self.target.to_json())
+
+
+def _encoded(outline: Outline) -> bytes:
+    """An outline, without bodies of kernels, as JSON."""
+    data = {
+        "program": program_to_json(outline.program),
+        "in_place": outline.in_place,
+        "cycles": outline.cycles,
+    }
+    return json.dumps(data).encode()
+
+
+def _decoded(content: bytes) -> Outline:
+    data: Any = json.loads(content)
+    pairs = tuple((read, written) for read, written in data["in_place"])
+    return Outline(program_from_json(data["program"]), pairs, tuple(data["cycles"]))
 
 
 def whole(program: Program, dag: ComputeDAG, steps: Steps) -> Program:
