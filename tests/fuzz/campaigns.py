@@ -87,6 +87,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[int], Any], str]] = {
     "reported models": (reported.question, "tests.fuzz.judging:judged"),
     "logs": (int, "tests.fuzz.logs:judged"),
     "artifacts": (int, "tests.fuzz.artifacts:judged"),
+    "decoders": (int, "tests.fuzz.decoders:judged"),
 }
 
 

@@ -52,10 +52,8 @@ Array = NDArray[Any]
 _ROUNDED = 5e-2
 """Tolerance where activations are rounded to bytes: on the other side of a step, a number is as
 right, and moves all that follow."""
-_UNLIKE = 1e-2
-"""Difference from which on numbers are others, and not the same in another order of sums."""
 _ROUNDINGS = 4
-"""As many times what rounding may change is a difference of another kind."""
+"""As many times what rounding to bytes may change is a difference of another kind."""
 _ROUNDS = f"activations are rounded to bytes: outputs may differ by {_ROUNDED:g}"
 _CACHE_ERRORS = {"float32": 0.0, "bfloat16": 2e-2, "int8": 5e-2}
 """Tolerance by the type of a state's elements: new places are read as they are rounded."""
@@ -204,18 +202,12 @@ class _Check:
             for name, array in actual.items():
                 if array.shape != wanted[name].shape:
                     return False
-                if difference(array, wanted[name].astype(array.dtype)).error > self._apart:
+                found, allowed, n_moved = self._judged(step, name, array, wanted)
+                allowed = max(allowed, _ROUNDINGS * self._allowed)
+                if not found.within(allowed, n_moved):
                     return False
-                try:
-                    self._compare(step, name, array, wanted)
-                except WrongNumbers:  # though each of its steps is right
-                    return False
+                self._add(step, name, found, allowed, array, wanted[name])
         return True
-
-    @property
-    def _apart(self) -> float:
-        """Difference from which on numbers are others, and not those in another order of sums."""
-        return max(_UNLIKE, _ROUNDINGS * self._allowed)
 
     @property
     def _allowed(self) -> float:
@@ -226,30 +218,47 @@ class _Check:
 
     def _compare(self, step: _Step, name: str, array: Array, wanted: Mapping[str, Array]) -> None:
         """Compare an output of a step. Raises WrongNumbers."""
-        expected = wanted[name]
-        found = difference(np.ascontiguousarray(array), expected.astype(array.dtype))
-        unit = unit_of(self.precision)
-        allowed = max(tolerance(array.dtype), self._allowed)
-        n_moved = 0
-        if not found.within(allowed):
-            spread = self._spread(step, name, unit, wanted, found)
-            allowed = max(allowed, min(factor_of(unit) * spread.error, TELLING))
-            n_moved = math.ceil(factor_of(unit) * spread.n_moved)
-            if found.within(allowed, n_moved) and unit == 1.0:
-                self.notes[name] = (
-                    f"ill-conditioned here: output '{cut(name)}' in a step of {step.kind} places: "
-                    f"ONNX Runtime itself differs by {spread.error:.1e} where it rounds otherwise, "
-                    f"the compiled network by {found.error:.1e}"
-                )
-        tally = self.tallies.setdefault(name, Tally(name))
-        tally.is_decided = True
-        tally.add(step.kind, found, allowed, array, expected)
+        found, allowed, n_moved = self._judged(step, name, array, wanted)
+        self._add(step, name, found, allowed, array, wanted[name])
         if not found.within(allowed, n_moved):
             raise WrongNumbers(
                 f"'{cut(name)}' differs from ONNX Runtime in a step of {step.kind} places: "
                 f"error {found.error:.1e}, allowed {allowed:.1e} ({found.what})",
                 self._advice(),
             )
+
+    def _judged(
+        self, step: _Step, name: str, array: Array, wanted: Mapping[str, Array]
+    ) -> tuple[Difference, float, int]:
+        """How an output differs, what of it is allowed, and how many elements may have moved."""
+        found = difference(np.ascontiguousarray(array), wanted[name].astype(array.dtype))
+        unit = unit_of(self.precision)
+        allowed = max(tolerance(array.dtype), self._allowed)
+        if found.within(allowed):
+            return found, allowed, 0
+        spread = self._spread(step, name, unit, wanted, found)
+        allowed = max(allowed, min(factor_of(unit) * spread.error, TELLING))
+        n_moved = math.ceil(factor_of(unit) * spread.n_moved)
+        if found.within(allowed, n_moved) and unit == 1.0:
+            self.notes[name] = (
+                f"ill-conditioned here: output '{cut(name)}' in a step of {step.kind} places: "
+                f"ONNX Runtime itself differs by {spread.error:.1e} where it rounds otherwise, "
+                f"the compiled network by {found.error:.1e}"
+            )
+        return found, allowed, n_moved
+
+    def _add(
+        self,
+        step: _Step,
+        name: str,
+        found: Difference,
+        allowed: float,
+        array: Array,
+        expected: Array,
+    ) -> None:
+        tally = self.tallies.setdefault(name, Tally(name))
+        tally.is_decided = True
+        tally.add(step.kind, found, allowed, array, expected)
 
     def _spread(
         self,

@@ -1,24 +1,14 @@
 /* An inference of a network without a state: the variant for the shapes of its inputs. */
 
-static const Variant *variant_of(const int64_t *const *shapes) {
-  for (int k = 0; k < N_VARIANTS; k++) {
-    int n, fits = 1;
-    for (n = 0; n < N_INPUTS && fits; n++)
-      fits = !shapes[n] || !memcmp(shapes[n], variants[k].inputs[n].shape,
-                                   8 * (size_t)variants[k].inputs[n].rank);
-    if (fits) return &variants[k];
-  }
-  return NULL;
-}
-
 int M(run)(M(model) *m, const M(inputs) *in, const M(outputs) *out) {
-  const void *inputs[N_INPUTS + 1];
+  void *inputs[N_INPUTS + 1];
   const int64_t *shapes[N_INPUTS + 1];
   void *outputs[N_OUTPUTS + 1];
   const Variant *v;
   Caller *c;
   if (!m || (!in && N_INPUTS) || !out) return S(NO_ARGUMENT);
-  arrays_of(in, out, inputs, shapes, outputs);
+  arrays_of(in, out, inputs, outputs);
+  shapes_of(in, shapes);
   v = variant_of(shapes);
   if (!v) return S(OTHER_SHAPE);
   for (int n = 0; n < N_INPUTS; n++)
@@ -27,7 +17,7 @@ int M(run)(M(model) *m, const M(inputs) *in, const M(outputs) *out) {
     if (!outputs[n] && v->outputs[n].count) return S(NO_ARGUMENT);
   after_fork(m, generation(TEAM_SYMBOL));
   c = take(m);
-  compute(v, c, m->n_threads, inputs, outputs);
+  compute(v, c, m->n_threads, (const void *const *)inputs, outputs);
   release(m, c);
   return S(OK);
 }

@@ -146,7 +146,7 @@ def _sizes(interface: LibraryInterface) -> Iterator[str]:
     for kind, tensor in ((kind, tensor) for kind, side in sides.items() for tensor in side):
         macro = f"{interface.name.upper()}_{kind}_{tensor.identifier.upper()}_COUNT"
         shapes = [" x ".join(map(str, end.shape)) or "scalar" for end in tensor.ends]
-        if interface.state is not None and not tensor.is_fixed:
+        if not interface.is_by_shape and not tensor.is_fixed:
             last = min(zip(tensor.counts, shapes, strict=True))
             yield f"#define {macro} {last[0]} /* for each place: {last[1]} */"
             continue
@@ -164,7 +164,7 @@ def _record(interface: LibraryInterface, kind: str, tensors: tuple[Tensor, ...],
         end = tensor.first
         what = f"{_comment(end.name)}: {end.dtype}"
         fields.append(f"  {const}{tensor.c_type} *{tensor.identifier}; /* {what} */")
-        if const and not tensor.is_fixed and interface.state is None:
+        if const and not tensor.is_fixed and interface.is_by_shape:
             fields.append(f"  int64_t {tensor.identifier}_shape[{max(len(end.shape), 1)}];")
     lines = fields or ["  char none;"]
     return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_{kind};", ""])

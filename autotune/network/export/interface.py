@@ -77,6 +77,11 @@ class LibraryInterface:
         return self.artifact.variants
 
     @property
+    def is_by_shape(self) -> bool:
+        """Whether shapes of inputs choose the variant, not a number of new places."""
+        return self.state is None or not self.state.capacity
+
+    @property
     def target(self) -> Target:
         """The CPU that it is for."""
         return self.artifact.target

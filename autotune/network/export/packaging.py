@@ -299,7 +299,7 @@ def _example(interface: LibraryInterface) -> str:
             cast = f"({tensor.c_type} *)"
             size = f"sizeof({tensor.c_type})"
             arrays.append(f"  {kind}.{tensor.identifier} = {cast}calloc({count} + 1, {size});")
-            if kind == "inputs" and not tensor.is_fixed and interface.state is None:
+            if kind == "inputs" and not tensor.is_fixed and interface.is_by_shape:
                 arrays += [
                     f"  {kind}.{tensor.identifier}_shape[{n}] = {extent};"
                     for n, extent in enumerate(tensor.first.shape)
@@ -381,7 +381,7 @@ _SIDES = {"inputs": "INPUT", "outputs": "OUTPUT", "begun": "BEGIN"}
 
 
 def _count(interface: LibraryInterface, kind: str, tensor: Tensor) -> str:
-    end = "" if tensor.is_fixed or interface.state else "_0"
+    end = "" if tensor.is_fixed or not interface.is_by_shape else "_0"
     side, name = _SIDES[kind], interface.name.upper()
     return f"{name}_{side}_{tensor.identifier.upper()}_COUNT{end}"
 

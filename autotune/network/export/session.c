@@ -68,6 +68,11 @@ int M(step)(M(session) *s, int64_t n, const M(inputs) *in, const M(outputs) *out
   void *given[N_INPUTS + 1], *made[N_OUTPUTS + 1];
   int64_t done = 0, left = n, n_steps = 0;
   Caller *c;
+#if BY_SHAPE
+  const int64_t *shapes[N_INPUTS + 1];
+  const Variant *v;
+  Step chosen;
+#endif
   if (!s || !in || !out || n < 1) return S(NO_ARGUMENT);
   if (HAS_BEGIN && !s->begun) return S(NOT_BEGUN);
   if (CAPACITY && n > CAPACITY - s->filled) return S(FULL);
@@ -76,6 +81,13 @@ int M(step)(M(session) *s, int64_t n, const M(inputs) *in, const M(outputs) *out
     left %= steps[k].n;
   }
   if (left || (n_steps > 1 && !JOINS)) return S(OTHER_SHAPE);
+#if BY_SHAPE
+  shapes_of(in, shapes);
+  v = variant_of(shapes);
+  if (!v || n > 1) return S(OTHER_SHAPE);
+  chosen.variant = (int)(v - variants);
+  chosen.n = 1;
+#endif
   arrays_of(in, out, given, made);
   for (int k = 0; k < N_STEP_INPUTS; k++)
     if (step_inputs[k].kind == GIVEN && !given[k]) return S(NO_ARGUMENT);
@@ -83,8 +95,12 @@ int M(step)(M(session) *s, int64_t n, const M(inputs) *in, const M(outputs) *out
     if (step_outputs[k].kind == GIVEN && !made[k]) return S(NO_ARGUMENT);
   after_fork(s->model, generation(TEAM_SYMBOL));
   c = take(s->model);
+#if BY_SHAPE
+  advance(s, c, &chosen, given, made, done);
+#else
   for (int k = 0; k < N_STEPS; k++)
     for (; n - done >= steps[k].n; done += steps[k].n) advance(s, c, &steps[k], given, made, done);
+#endif
   release(s->model, c);
   return S(OK);
 }

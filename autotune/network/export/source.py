@@ -83,14 +83,16 @@ typedef struct {{
 def source(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str:
     """The text of NAME.c. `digest`: of the constants, which are a file where `is_separate`."""
     probe = interface.target.architecture.probe
-    calls = "session.c" if interface.state else "call.c"
+    calls = ["session.c" if interface.state else "call.c"]
+    if interface.is_by_shape:
+        calls.insert(0, "shapes.c")
     parts = [
         _head(interface, is_separate),
         *_tables(interface),
         _constants(interface, digest, is_separate),
         _arrays(interface),
         *state_tables(interface.state),
-        *(text_of(file) for file in ("linux.c", probe, "runtime.c", calls)),
+        *(text_of(file) for file in ("linux.c", probe, "runtime.c", *calls)),
     ]
     return "\n".join(parts)
 
@@ -268,22 +270,6 @@ def _constants(interface: LibraryInterface, digest: bytes, is_separate: bool) ->
 def _arrays(interface: LibraryInterface) -> str:
     """Functions that list the fields of a call's records."""
     name = interface.name
-    if interface.state is None:
-        lines = []
-        for n, tensor in enumerate(interface.inputs):
-            lines.append(f"  inputs[{n}] = in->{tensor.identifier};")
-            shape = "NULL" if tensor.is_fixed else f"in->{tensor.identifier}_shape"
-            lines.append(f"  shapes[{n}] = {shape};")
-        lines += [f"  outputs[{n}] = out->{t.identifier};" for n, t in enumerate(interface.outputs)]
-        text = [
-            f"static void arrays_of(const {name}_inputs *in, const {name}_outputs *out,",
-            "                      const void **inputs, const int64_t **shapes,",
-            "                      void **outputs) {",
-            "  (void)in, (void)out, (void)inputs, (void)shapes, (void)outputs;",
-            *lines,
-            "}",
-        ]
-        return "\n".join([*text, ""])
     step = steps_of(interface.artifact)[0]
     given = _fields(interface.inputs, step.inputs, "inputs", "in")
     made = _fields(interface.outputs, step.outputs, "outputs", "out")
@@ -295,6 +281,16 @@ def _arrays(interface: LibraryInterface) -> str:
         *made,
         "}",
     ]
+    if interface.is_by_shape:
+        told = {t.first.name: t.identifier for t in interface.inputs if not t.is_fixed}
+        names = [told.get(end.name) for end in step.inputs]
+        shapes = (f"in->{name}_shape" if name else "NULL" for name in names)
+        text += [
+            f"static void shapes_of(const {name}_inputs *in, const int64_t **shapes) {{",
+            "  (void)in, (void)shapes;",
+            *(f"  shapes[{n}] = {shape};" for n, shape in enumerate(shapes)),
+            "}",
+        ]
     begin = begin_of(interface.artifact)
     if begin is not None:
         text += [

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.dtypes import dtype_bytes
 from autotune.errors import ArtifactError
 from autotune.graph.state import NO_ROWS
 from autotune.network.artifact.artifact import Artifact, Endpoint
-from autotune.network.artifact.steps import axes_of_places, begin_of, n_places_of, steps_of
+from autotune.network.artifact.steps import (
+    axes_of_places,
+    begin_of,
+    n_places_of,
+    state_of,
+    steps_of,
+)
 from autotune.pages import CACHE_LINE
 
 KINDS = ("GIVEN", "CACHE", "LENGTH", "HELD", "ROWS", "OLD", "NEW")
@@ -54,6 +60,7 @@ def state_layout(artifact: Artifact) -> StateLayout | None:
     if state is None:
         return None
     steps = steps_of(artifact)
+    _require_one_shape(steps)
     begin, last = begin_of(artifact), min(steps, key=n_places_of)
     axes = axes_of_places([*steps])
     ends = {end.name: end for end in (*last.inputs, *last.outputs)}
@@ -83,6 +90,16 @@ def state_layout(artifact: Artifact) -> StateLayout | None:
     )
 
 
+def _require_one_shape(steps: Sequence[Artifact]) -> None:
+    """Raise ArtifactError where steps are of states of several shapes."""
+    replaced = state_of(steps[0]).replaced
+    shapes = [{end.name: end.shape for end in one.inputs if end.name in replaced} for one in steps]
+    if any(other != shapes[0] for other in shapes):
+        raise ArtifactError(
+            "its variants have states of other shapes", "compile it for one shape of its state"
+        )
+
+
 def of_state(artifact: Artifact) -> frozenset[str]:
     """Names of the ports that are no arrays of the caller's, but those of a session."""
     return artifact.state.ports if artifact.state is not None else frozenset()
@@ -96,6 +113,7 @@ def state_tables(layout: StateLayout | None) -> Iterator[str]:
     yield f"enum {{ {', '.join(KINDS)} }};"
     yield f"#define CAPACITY ((int64_t){layout.capacity})"
     yield f"#define STATE_BYTES ((size_t){layout.n_bytes})"
+    yield f"#define BY_SHAPE {int(not layout.capacity)}"
     yield f"#define JOINS {int(layout.joins)}"
     yield f"#define HAS_BEGIN {int(bool(layout.begin_outputs))}"
     yield "typedef struct {\n  int kind;\n  int64_t at, size;\n} Part;"
