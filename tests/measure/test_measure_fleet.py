@@ -29,7 +29,7 @@ from autotune.measure.messages import Batch
 from autotune.measure.pipeline import PipelinedMeasurer, measurer_for
 from autotune.measure.process import WorkerError
 from autotune.measure.program_device import program_device
-from autotune.measure.protocols import Device
+from autotune.measure.protocols import Built, Device
 from autotune.records import read_log
 from autotune.result import MeasureStatus
 from tests.forking import Cli
@@ -81,11 +81,15 @@ def test_every_runner_gives_every_candidate_its_status(device: Device) -> None:
     steps = [fakes.does(what) for what in (*wanted, "good")]
     with measurer_for(device, fakes.QUICK, fakes.build) as measurer:
         dag = fakes.double_dag()
-        results = list(measurer.stream(dag, steps))
+        told = list(measurer.stream(dag, steps))
+        results = [result for result in told if not isinstance(result, Built)]
         again = list(measurer.measure_interleaved(dag, steps[:1] * 2, rounds=7))
     assert [r.status for r in results] == [*wanted.values(), S.OK]
     assert all(r.latency_s and r.build_s and r.run_s for r in (results[0], results[-1]))
     assert [len(r.times_s) for r in again] == [7, 7]
+    built = [one.n_done for one in told if isinstance(one, Built)]
+    assert built == sorted(built)
+    assert built[-1:] == ([] if isinstance(device, FleetDevice) else [len(steps)])
     names = {r.device for r in results if r.status is not S.BUILD_ERROR}
     assert names <= {"one", "two"} if isinstance(device, FleetDevice) else names == {""}
 
