@@ -11,7 +11,14 @@ from typing import TypeAlias
 
 from autotune.errors import UsageError
 from autotune.printable import printable
-from autotune.tuner import Event, NetworkTimed, NoiseNoticed, SessionFinished, of_target
+from autotune.tuner import (
+    DeviceLeftOut,
+    Event,
+    NetworkTimed,
+    NoiseNoticed,
+    SessionFinished,
+    of_target,
+)
 
 Show: TypeAlias = str | Callable[[Event], None]
 """`auto`, `table`, `lines`, `nothing`, or a function that is called with every event."""
@@ -71,6 +78,9 @@ def _rendered(is_table: bool) -> Iterator[Callable[[Event], None]]:
         if isinstance(own, NoiseNoticed):
             renderer.note(str(own.noise))
             last.append(f"note: {own.noise}")
+        if isinstance(own, DeviceLeftOut):
+            renderer.note(str(own))
+            last.append(f"note: {own}")
         if isinstance(own, SessionFinished):
             last.extend([f"{target}:"] if target else [])
             last.extend(summary_lines(own))

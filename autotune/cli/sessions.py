@@ -37,11 +37,11 @@ from autotune.errors import ExitCode
 from autotune.records import InTurns
 from autotune.tuner import (
     Budget,
+    DeviceLeftOut,
     NetworkTimed,
     NoiseNoticed,
     OfTarget,
     SessionFinished,
-    SessionStarted,
     StopReason,
     event_to_json,
     of_target,
@@ -129,7 +129,7 @@ def run_session(
     notes.show_in(renderer)
     with stop.installed():
         with invocation().waiting.held() if stop.is_shown else nullcontext():
-            finished, bound_s = _show(tuning, renderer, notes)
+            finished = _show(tuning, renderer, notes)
         in_turns = None
         if events is None and style == "text":
             put_path(path)
@@ -137,7 +137,7 @@ def run_session(
         try:
             code = _conclude(finished, path, stop, said, quiet=events is not None)
             if code == ExitCode.OK and compare and parse_source(session.header.model_path) is None:
-                in_turns = _compare(session, stop, renderer if events else None, bound_s)
+                in_turns = _compare(session, stop, renderer if events else None)
         finally:
             if events is None and style == "json":
                 put_json(_session_json(path, finished, in_turns))
@@ -147,13 +147,8 @@ def run_session(
 _COMPARING = "compiling the network tuned and untuned"
 
 
-def _compare(
-    session: OpenSession, stop: StopFlag, renderer: Renderer | None, bound_s: float | None
-) -> InTurns | None:
-    """The last line: the compiled network beside the untuned one. `renderer`: of events.
-
-    `bound_s`: of the network, where it is known.
-    """
+def _compare(session: OpenSession, stop: StopFlag, renderer: Renderer | None) -> InTurns | None:
+    """The last line: the compiled network beside the untuned one. `renderer`: of events."""
 
     @contextmanager
     def begin() -> Iterator[None]:
@@ -166,7 +161,7 @@ def _compare(
     if found is None:
         return None
     if renderer is None:
-        say(folded(in_turns_text(found, bound_s), is_screen()))
+        say(folded(in_turns_text(found), is_screen()))
     else:
         renderer.show(NetworkTimed(found))
     return found
@@ -208,22 +203,20 @@ def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
 
 def _show(
     tuning: Tuning | SeveralTunings, renderer: Renderer, notes: Notes
-) -> tuple[dict[str, SessionFinished], float | None]:
-    """The last event of each run, by the key of its CPU; "" where there is one run. Of one, the
-    bound of its network as well."""
+) -> dict[str, SessionFinished]:
+    """The last event of each run, by the key of its CPU; "" where there is one run."""
     finished: dict[str, SessionFinished] = {}
-    bound_s = None
     with renderer, closing(tuning.events()) as events:
         for event in events:
             renderer.show(event)
             target, own = of_target(event)
             if isinstance(own, NoiseNoticed):
                 notes.late(str(own.noise))
+            if isinstance(own, DeviceLeftOut):
+                notes.late(str(own))
             if isinstance(own, SessionFinished):
                 finished[target] = own
-            if isinstance(own, SessionStarted) and not target:
-                bound_s = own.bound_s
-    return finished, bound_s
+    return finished
 
 
 def _conclude(

@@ -17,6 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from autotune.errors import MissingDependency, UsageError
+from autotune.measure.frames import VERSION
+from autotune.target import Target
+from autotune.version import __version__
 
 SCHEME = "dask://"
 CONNECT_S = 5.0
@@ -40,6 +43,11 @@ class Listening:
     def ports(self) -> tuple[int, int]:
         """Of the worker and of the nanny; zeros: any that are free."""
         return self.port, self.port and self.port + 1
+
+
+def kind_of(target: Target, n_threads: int) -> str:
+    """Kind of a device: batches for it run on any of the same kind. A resource of Dask."""
+    return f"autotune {__version__}.{VERSION} {target.key} {n_threads}"
 
 
 def is_fleet(runner: str) -> bool:

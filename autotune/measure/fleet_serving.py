@@ -16,8 +16,14 @@ from dataclasses import dataclass, field
 import dask
 from distributed import Nanny
 
-from autotune.measure.fleet_address import Listening, fleet_address, listening_host, require_free
-from autotune.measure.fleet_worker import DevicePlugin, DeviceWorker, kind_of
+from autotune.measure.fleet_address import (
+    Listening,
+    fleet_address,
+    kind_of,
+    listening_host,
+    require_free,
+)
+from autotune.measure.fleet_worker import DevicePlugin, DeviceWorker
 from autotune.measure.local import LocalDevice
 from autotune.measure.program_device import ProgramDevice
 
@@ -108,7 +114,7 @@ class FleetServing:
             local_directory=folder,
             name=self.name,
             memory_limit=0,
-            resources={kind_of(self.device): 1},
+            resources={kind_of(self.device.target, self.device.n_threads): 1},
             silence_logs=logging.CRITICAL + 1,
             plugins=(DevicePlugin(self.device),),
         )

@@ -20,6 +20,7 @@ from distributed import Worker, WorkerPlugin, get_worker
 
 from autotune.errors import AutotuneError
 from autotune.machine import read_limits
+from autotune.measure.fleet_address import kind_of
 from autotune.measure.frames import VERSION, Message, packed, unpacked
 from autotune.measure.local import LocalDevice
 from autotune.measure.memory_plan import private_bytes
@@ -37,18 +38,20 @@ _IDLE_S = 30.0
 """The runner's child ends when nothing has come for so long."""
 
 
-def kind_of(device: Device) -> str:
-    """Kind of a device: batches for it run on any of the same kind. A resource of Dask."""
-    return f"autotune {__version__}.{VERSION} {device.target.key} {device.n_threads}"
-
-
 def serve(request: bytes) -> bytes:
-    """Answer one request of a session on the device of this worker; frames both."""
+    """Answer one request of a session on the device of this worker; frames both.
+
+    It raises nothing: Dask does not tell a session which worker an exception is from.
+    """
     worker = get_worker()
-    plugin: Any = worker.plugins[PLUGIN]
-    reply = plugin.server.answer(unpacked(request))
-    fields = {**reply.fields, "device": str(worker.name)}
-    return packed(Message(reply.kind, fields, reply.blobs))
+    name = {"device": str(worker.name)}
+    try:
+        plugin: Any = worker.plugins[PLUGIN]
+        reply = plugin.server.answer(unpacked(request))
+        return packed(Message(reply.kind, {**reply.fields, **name}, reply.blobs))
+    except Exception:
+        text = {"text": traceback.format_exc(), "hint": ""}
+        return packed(Message("failed", {**text, **name}))
 
 
 def facts(dask_worker: Worker) -> str:
@@ -62,7 +65,7 @@ def facts(dask_worker: Worker) -> str:
             "version": __version__,
             "protocol": VERSION,
             "name": str(dask_worker.name),
-            "kind": kind_of(device),
+            "kind": kind_of(device.target, device.n_threads),
             "target": device.target.to_json(),
             "n_threads": device.n_threads,
         }
@@ -134,8 +137,7 @@ class DeviceServer:
                 self._close_runner()  # nothing runs beside
                 forms = {form.name: form for form in device.target.isa.forms}
                 peaks = device.peaks(fields["evict"], [forms[name] for name in fields["dots"]])
-                rates = [[form.name, rate] for form, rate in peaks.dots]
-                return Message("peaks", {"rates": rates, **_numbers(peaks)})
+                return Message("peaks", {"peaks": peaks.to_json()})
             case "cached":
                 self._close_runner()
                 stays = device.stays_cached(fields["n_bytes"], fields["flops"])
@@ -178,8 +180,3 @@ class DeviceServer:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
-
-
-def _numbers(peaks: Any) -> dict[str, float]:
-    names = ("flops_per_s", "warm_bytes_per_s", "cold_bytes_per_s", "l1_bytes")
-    return {name: getattr(peaks, name) for name in names}

@@ -9,23 +9,18 @@ are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from types import TracebackType
-from typing import Any, TypeVar
 
 from autotune.measure.build import Build, build_program
 from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
-from autotune.measure.protocols import Builder, Built, Device, Runner
+from autotune.measure.protocols import Builder, Device, LeftOut, Runner
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
 from autotune.te.dag import ComputeDAG
-
-Result = TypeVar("Result")
-
-_TOLD_EVERY_S = 0.25
 
 
 def measurer_of(device: Device, options: MeasureOptions, build: Build = build_program) -> Measurer:
@@ -41,6 +36,7 @@ class Measurer:
 
     n_slots = 1
     devices: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     def __init__(self, builder: Builder, runner: Runner) -> None:
         self._builder, self._runner = builder, runner
@@ -48,8 +44,6 @@ class Measurer:
         self._thread: ThreadPoolExecutor | None = None
         self.waited_s = 0.0
         """Seconds in which everything was built and `meanwhile` was not done."""
-        self.built_s = 0.0
-        """Seconds in which candidates were built."""
 
     def __enter__(self) -> Measurer:
         return self
@@ -76,7 +70,9 @@ class Measurer:
         """Ids of the running builders and, last, of the run worker."""
         return self._builder.pids + self._runner.pids
 
-    def first_done(self, batches: Sequence[Iterable[Any]], waits: bool = True) -> int | None:
+    def first_done(
+        self, batches: Sequence[Iterable[MeasureResult]], waits: bool = True
+    ) -> int | None:
         """The first: it is measured when it is iterated."""
         return 0
 
@@ -84,8 +80,7 @@ class Measurer:
         self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
     ) -> list[MeasureResult]:
         """One result per candidate, in order: see `stream`."""
-        found = self.stream(dag, candidates, best_s)
-        return [result for result in found if not isinstance(result, Built)]
+        return list(self.stream(dag, candidates, best_s))
 
     def stream(
         self,
@@ -93,9 +88,8 @@ class Measurer:
         candidates: Sequence[Steps],
         best_s: float | None = None,
         meanwhile: Callable[[], None] | None = None,
-    ) -> Iterator[MeasureResult | Built]:
-        """One result per candidate, in order, each as soon as it is there; before, how many of them
-        are built, now and then, and when all are.
+    ) -> Iterator[MeasureResult]:
+        """One result per candidate, in order, each as soon as it is there.
 
         Those that fit memory together are timed in turns. `best_s`: the best latency known so far
         for this task; what is slower by more than the noise gets few repeats. `meanwhile` is called
@@ -103,14 +97,14 @@ class Measurer:
         can be started or the task itself cannot be prepared.
         """
         self._runner.start()
-        built = yield from self._build(dag, candidates, meanwhile)
+        built = self._build(dag, candidates, meanwhile)
         yield from self._runner.run(dag, built, Time(best_s))
 
     def measure_interleaved(
         self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
     ) -> list[MeasureResult]:
         """Time finalists against each other, A B A B …: `rounds` repeats each, in turns."""
-        built = _end_of(self._build(dag, candidates))
+        built = self._build(dag, candidates)
         return list(self._runner.run(dag, built, Time(rounds=rounds)))
 
     def _build(
@@ -118,26 +112,19 @@ class Measurer:
         dag: ComputeDAG,
         candidates: Sequence[Steps],
         meanwhile: Callable[[], None] | None = None,
-    ) -> Generator[Built, None, list[BuildResult]]:
+    ) -> list[BuildResult]:
         """Results of the builders; in a thread of its own, so that `meanwhile` has this one."""
         self._thread = self._thread or ThreadPoolExecutor(1)
-        begun_s, n_told = perf_counter(), 0
         building = self._thread.submit(self._timed_build, dag, candidates)
         try:
             if meanwhile is not None:
                 meanwhile()
             ready_s = perf_counter()
-            while not wait([building], _TOLD_EVERY_S).done:
-                if self._builder.n_built > n_told:
-                    n_told = self._builder.n_built
-                    yield Built(n_told)
             built, done_s = building.result()
         except BaseException:
             self._builder.abandon()
             raise
         self.waited_s += max(0.0, ready_s - done_s)
-        self.built_s += done_s - begun_s
-        yield Built(len(candidates))
         return built
 
     def _timed_build(
@@ -146,13 +133,3 @@ class Measurer:
         """Build results, and the time of their completion."""
         built = self._builder.build(dag, candidates)
         return built, perf_counter()
-
-
-def _end_of(steps: Generator[object, None, Result]) -> Result:
-    """What a generator returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: Result = end.value
-            return found

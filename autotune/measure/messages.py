@@ -134,8 +134,18 @@ class Batch:
     options: MeasureOptions
 
 
+_OF_TIMES = (MeasureStatus.OK, MeasureStatus.INACCURATE)
+_MOST_TIMES = 100_000
 _Timed: TypeAlias = Annotated[
     MeasureResult, Holds(lambda result: all(result.times_s), "of times above zero")
+]
+_Finished: TypeAlias = Annotated[
+    _Timed,
+    Holds(
+        lambda result: (result.status in _OF_TIMES) == (0 < len(result.times_s) <= _MOST_TIMES),
+        "with times if and only if it ran",
+    ),
+    Holds(lambda result: not (result.max_error or 0.0) < 0, "with an error from zero on"),
 ]
 _Built: TypeAlias = Annotated[
     BuildResult,
@@ -150,7 +160,7 @@ _Built: TypeAlias = Annotated[
 class _Results:
     """A list of results as a record."""
 
-    results: tuple[_Timed, ...]
+    results: tuple[_Finished, ...]
 
 
 RunRequest: TypeAlias = Prepare | Hold | Time

@@ -22,7 +22,7 @@ from autotune.measure.build import Build, build_program
 from autotune.measure.measurer import Measurer
 from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
-from autotune.measure.protocols import Builder, Device, Runner, TellsNoise
+from autotune.measure.protocols import Builder, Device, LeftOut, Runner, TellsOfMachines
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
 from autotune.te.dag import ComputeDAG
@@ -65,7 +65,7 @@ class PipelinedMeasurer:
     A context manager: leaving it ends all processes, and gives up what is on its way.
     """
 
-    waited_s = built_s = 0.0
+    waited_s = 0.0
 
     def __init__(self, builders: Sequence[Builder], runner: Runner) -> None:
         self._builders, self._runner = builders, runner
@@ -110,7 +110,13 @@ class PipelinedMeasurer:
     @property
     def noises(self) -> Mapping[str, Mapping[str, Any]]:
         """What disturbs the devices (`NoiseWatch.to_json`), by name, as far as they tell."""
-        return self._runner.noises if isinstance(self._runner, TellsNoise) else {}
+        return self._runner.noises if isinstance(self._runner, TellsOfMachines) else {}
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Devices that measure no more."""
+        runner = self._runner
+        return tuple(runner.left_out.values()) if isinstance(runner, TellsOfMachines) else ()
 
     @property
     def pids(self) -> list[int]:

@@ -25,13 +25,6 @@ from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import ComputeDAG
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    """So many candidates of a batch are built, while none of it is measured yet."""
-
-    n_done: int
-
-
 class Abandoned(Exception):
     """The results of a build are not wanted any more."""
 
@@ -42,11 +35,6 @@ class Builder(Protocol):
     @property
     def pids(self) -> list[int]:
         """Ids of the processes of this machine that it runs now."""
-        ...
-
-    @property
-    def n_built(self) -> int:
-        """Candidates that the last `build` has done; another thread may ask meanwhile."""
         ...
 
     def build(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
@@ -103,13 +91,30 @@ class Runner(Protocol):
 
 
 @runtime_checkable
-class TellsNoise(Protocol):
-    """A runner whose machines tell what disturbs them."""
+class TellsOfMachines(Protocol):
+    """A runner that tells what is wrong with its machines."""
 
     @property
     def noises(self) -> Mapping[str, Mapping[str, Any]]:
         """Noise as `NoiseWatch.to_json` has it, by the name of the machine."""
         ...
+
+    @property
+    def left_out(self) -> Mapping[str, LeftOut]:
+        """Machines that measure no more, by their addresses."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A machine that measures no more, and the reason as one line."""
+
+    device: str
+    reason: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"device {self.device} is left out: {self.reason}"
 
 
 class Device(Protocol):

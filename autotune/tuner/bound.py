@@ -9,12 +9,14 @@ is not read as a whole. The bound may be low; it must not be high, since tasks s
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from autotune.dtypes import dtype_bytes
 from autotune.measure.peak import Peaks, Rates
+from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.narrow_products import product
 from autotune.schedule.steps import NarrowProducts, Winograd
 from autotune.search.policy import algorithm
@@ -28,6 +30,7 @@ from autotune.te.expr import Expr, Load, variables, walk
 from autotune.te.products import instructions_of
 
 _ROUNDING = 1e-6
+_MOST_OF_PEAK = 2.0
 _WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144
 
 
@@ -39,6 +42,21 @@ def bound_s(dag: ComputeDAG, peaks: Peaks, sketches: Iterable[Sketch]) -> float:
         arithmetic_s(dag, saving(known) * peaks.flops_per_s, peaks.dots, is_narrowed),
         *traffic(dag).seconds(peaks),
     )
+
+
+def believed(result: MeasureResult, bound_s: float | None) -> MeasureResult:
+    """A result of a fleet's device; WRONG_ANSWER where it took less than half of the bound.
+
+    Peaks were measured, so a program may come below its bound, but not that far: the clock of the
+    device is wrong, or another program ran. What is measured here is taken as it is.
+    """
+    if not (result.device and bound_s and result.times_s):
+        return result
+    latency_s = statistics.median(result.times_s)
+    if latency_s >= bound_s / _MOST_OF_PEAK:
+        return result
+    error = f"{latency_s:.3g} s is more than twice as fast as peak rates allow ({bound_s:.3g} s)"
+    return replace(result, status=MeasureStatus.WRONG_ANSWER, times_s=(), error=error)
 
 
 @dataclass(frozen=True, slots=True)

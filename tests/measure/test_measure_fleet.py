@@ -16,13 +16,9 @@ import measure_fakes as fakes
 import pytest
 
 from autotune.errors import MissingDependency
-from autotune.measure import fleet
-from autotune.measure.fleet import (
-    FleetDevice,
-    VersionMismatch,
-    connected_fleet,
-    fleet_devices,
-)
+from autotune.measure import fleet, fleet_connection, fleet_requests
+from autotune.measure.fleet import FleetDevice, fleet_devices
+from autotune.measure.fleet_connection import VersionMismatch, connected_fleet
 from autotune.measure.frames import Message, ProtocolError, packed, unpacked
 from autotune.measure.local import LocalDevice
 from autotune.measure.messages import Batch
@@ -174,10 +170,10 @@ def test_of_a_batch_that_ends_all_workers_the_culprit_is_found(
     assert culprit is not None
     ask = fleet.Requests.ask
 
-    def killed(self: Any, request: Message) -> Message:
+    def killed(self: Any, request: Message, read: Any) -> Any:
         if culprit.code in [bytes(blob) for blob in request.blobs]:
             raise KilledWorker("serve", None, 3)
-        return ask(self, request)
+        return ask(self, request, read)
 
     monkeypatch.setattr(fleet.Requests, "ask", killed)
     results = list(runner.run(dag, built, fleet.Time()))
@@ -188,7 +184,7 @@ def test_of_a_batch_that_ends_all_workers_the_culprit_is_found(
 def test_workers_of_another_version_are_refused(
     two_here: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "__version__", "9.9")
+    monkeypatch.setattr(fleet_connection, "__version__", "9.9")
     with pytest.raises(VersionMismatch, match=r"have autotune .*, this is 9\.9") as caught:
         fleet_devices(two_here.address)
     assert caught.value.exit_code == 4
@@ -197,7 +193,7 @@ def test_workers_of_another_version_are_refused(
 def test_a_device_that_is_gone_for_good_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "_LOST_S", 2.0)
+    monkeypatch.setattr(fleet_requests, "_LOST_S", 2.0)
     with farm(tmp_path, one=HERE) as found:
         (device,) = fleet_devices(found.address)
         with measurer_for(device, fakes.QUICK, fakes.build) as measurer:

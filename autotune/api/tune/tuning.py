@@ -61,6 +61,7 @@ from autotune.tuner import (
     BatchMeasured,
     Budget,
     CandidateMeasurer,
+    DeviceLeftOut,
     DevicesChanged,
     Event,
     NoiseNoticed,
@@ -70,6 +71,7 @@ from autotune.tuner import (
     SessionStarted,
     TuningTask,
     bound_s,
+    clock_scale,
     dots_of,
     logged_tasks,
     networks_of,
@@ -112,6 +114,7 @@ class Tuning:
         self._peaks = peaks = self._device.peaks(self._options.evict, dots)
         self._rules = (*rules, *rules_of(self._config.rules))
         self._tasks = tuning_tasks(log, peaks, self._rules)
+        self._clock_scale = clock_scale(header.target, header.n_threads, peaks)
         self._defaults: dict[str, Candidate | None] = {}
         # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
         # seconds as soon as anything else runs on the machine
@@ -143,7 +146,7 @@ class Tuning:
             session.numbers = self.numbers
             session.replay(self._log.within(self._config.task_error))
             session.peaks = self._peaks
-            observers = [_noises(session, measurer), _devices(measurer)]
+            observers = [_noises(session, measurer), _devices(measurer), _left_out(measurer)]
             with closing(session.turns()) as turns:  # the end is written while the log is open
                 for event in turns:
                     yield event
@@ -180,6 +183,7 @@ class Tuning:
             stop=self._stop,
             batch=config.batch,
             default=default,
+            estimates=self._estimates,
             first=self.warm.first,
             drafted=self._drafted(measurer.n_slots) if measurer.n_slots > 1 else {},
         )
@@ -202,6 +206,12 @@ class Tuning:
         )
         found = parallel_map(draft, [task.dag for task in tasks])
         return {task.key: one for task, one in zip(tasks, found, strict=True)}
+
+    def _estimates(self, tasks: Sequence[TuningTask]) -> dict[str, float]:
+        """Seconds that default programs are expected to take at the clock of this machine."""
+        self._choose_defaults([task for task in tasks if task.key not in self._defaults])
+        found = ((key, default.predicted_s) for key, default in self._defaults.items() if default)
+        return {key: self._clock_scale * seconds for key, seconds in found if seconds}
 
     def _choose_defaults(self, tasks: Sequence[TuningTask]) -> None:
         choose = partial(
@@ -275,6 +285,19 @@ def _devices(measurer: Measurer | PipelinedMeasurer) -> Callable[[], Event | Non
         nonlocal known
         before, known = known, measurer.devices
         return DevicesChanged(known) if known != before else None
+
+    return look
+
+
+def _left_out(measurer: Measurer | PipelinedMeasurer) -> Callable[[], Event | None]:
+    """What is to be told of devices that measure no more, once of each."""
+    n_told = 0
+
+    def look() -> Event | None:
+        nonlocal n_told
+        found = measurer.left_out[n_told:]
+        n_told += bool(found)
+        return DeviceLeftOut(found[0].device, found[0].reason) if found else None
 
     return look
 
