@@ -18,8 +18,8 @@ from autotune.graph.ir import Graph, Shape, TensorType
 from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import prepare
-from autotune.graph.reader.growing import begin_state, state_of
 from autotune.graph.reader.grown import Grown
+from autotune.graph.reader.growth import begin_state, state_of
 from autotune.graph.reader.held import Phases, fed_by, phases
 from autotune.graph.reader.importer import grown_shapes, import_graph, import_grown
 from autotune.graph.reader.onnx_reader import OnnxModel

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from autotune.graph.ir import Array, malformed
-from autotune.graph.reader.growing import SHARES_BUFFER
+from autotune.graph.reader.growth import SHARES_BUFFER
 from autotune.graph.reader.qlinear import integer_product
 from autotune.graph.rewriter import Rewrite, Rewriter
 

@@ -14,143 +14,39 @@ computed at run time: those that are affine in P from `filled`, others by the no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from autotune.dtypes import DTYPES
-from autotune.errors import NotCompilable, UnsupportedOperator
-from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType, unsupported
+from autotune.errors import UnsupportedOperator
+from autotune.graph.ir import Node, Shape, TensorType, unsupported
 from autotune.graph.operators.state import (
-    APPEND,
     BELOW,
-    BYTE_ROWS,
     MATMUL_BELOW,
-    ROW_STEPS,
-    ROWS,
     SOFTMAX_BELOW,
-    rows_first,
-    step_axis,
 )
 from autotune.graph.operators.table import operator_of
-from autotune.graph.reader.constant_forms import ConstantForms, LengthFacts, LengthForm
+from autotune.graph.reader.constant_forms import ConstantForms, LengthForm
+from autotune.graph.reader.growing_caches import GrowingCaches
+from autotune.graph.reader.growth import FILLED
 from autotune.graph.reader.static_caches import SCATTERS, TENSOR_SCATTER
+from autotune.graph.reader.unused_places import LOWEST, NEUTRAL, ZERO_KEEPING, follows_places
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.shape_inputs import SHAPE_OPERANDS
-from autotune.graph.state import StateInfo, buffer_of
-
-GROUPED = "com.microsoft.GroupQueryAttention"
-SHARES_BUFFER = "autotune_state"
-"""An attribute of nodes whose past is a state."""
-FILLED = "filled"
-"""The input that holds the length of the state: places that are filled already."""
-_LOWEST = float(np.finfo(np.float32).min)
-
-
-@dataclass(frozen=True)
-class Growth:
-    """Growth of a model. `states`: inputs and outputs that grow, with their dimension.
-
-    `capacity`: places of the buffers. `chunk`: new ones of a call. `masks`: inputs that tell which
-    places count, `positions`: those that number the new ones, `lasts`: the last filled place of
-    each sample, `totals`: the length with the new ones. All of these are computed. `replaced`:
-    inputs that an output of the same shape takes the place of. `held`: inputs that stay for a
-    sequence; `passed`: outputs that are such an input, by input. `flag`: the input that says
-    whether there is a past; without one the file computes `passed` of other inputs. `cache`: the
-    dtype of the elements of buffers of floats. `shapes`: of `positions`, -1 where they are open.
-    `static`: states that have all places in the file, see `static_caches`; there `firsts` are the
-    inputs that are the place of the first new row, `counts` the number of places with the new ones.
-    """
-
-    states: Mapping[str, tuple[str, int]]
-    capacity: int
-    chunk: int
-    masks: tuple[str, ...] = ()
-    positions: tuple[str, ...] = ()
-    lasts: tuple[str, ...] = ()
-    totals: tuple[str, ...] = ()
-    replaced: Mapping[str, str] = field(default_factory=dict)
-    held: tuple[str, ...] = ()
-    passed: Mapping[str, str] = field(default_factory=dict)
-    flag: str = ""
-    cache: str = "float32"
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    static: frozenset[str] = frozenset()
-    firsts: tuple[str, ...] = ()
-    counts: tuple[str, ...] = ()
-
-    @property
-    def computed(self) -> frozenset[str]:
-        """Inputs that are none any more."""
-        by_place = *self.masks, *self.positions, *self.lasts, *self.firsts
-        return frozenset((*by_place, *self.totals, *self.counts))
-
-    @property
-    def past(self) -> int:
-        """The extent of the past at which the model is imported."""
-        return self.capacity - self.chunk
-
-    @property
-    def pasts(self) -> tuple[int, int, int]:
-        """Extents of the past at which it is imported: that, one less, and one near nothing."""
-        return self.past, self.past - 1, min(2, self.past - 2)
-
-
-_FOLLOWING = frozenset(
-    (
-        *("Transpose", "Reshape", "Flatten", "Expand", "Unsqueeze", "Squeeze", "Tile", "CumSum"),
-        *("ConstantOfShape", "Trilu", "Gather", "Slice", "Concat", "Split", "MatMul", "Softmax"),
-        *("ReduceSum", "ReduceMax", "ReduceMin", "ScatterElements", "ScatterND"),
-        *("GatherElements", "GatherND", "DequantizeLinear", "QuantizeLinear", "LayerNormalization"),
-        *("ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"),
-        *("ReduceLogSumExp", "Pad", "Dropout", "CastLike", "Sum", "Mean", "BitCast", APPEND, ROWS),
-    )
-)
-"""Operators, beside those that are elementwise, whose unused places of results come from unused
-places of operands, once those over which they reduce are masked."""
-_ZERO_KEEPING = frozenset(
-    (
-        *("Cast", "Identity", "Dropout", "Reshape", "Transpose", "Expand", "Unsqueeze"),
-        *("Squeeze", "Mul", "Div"),
-    )
-)
-"""Operators whose results are zero where their first operand is."""
-_NEUTRAL: Mapping[str, float] = {
-    **dict.fromkeys((f"Reduce{f}" for f in ("Sum", "L1", "L2", "SumSquare", "LogSum")), 0.0),
-    "ReduceProd": 1.0,
-    "ReduceMax": _LOWEST,
-    "ReduceLogSumExp": _LOWEST,
-    "ReduceMin": -_LOWEST,
-}
-"""What changes no reduction."""
 
 
 @dataclass
-class Growing:
-    """Rewrites of nodes while a model is imported: see the module.
+class Growing(GrowingCaches):
+    """Rewrites of nodes while a model is imported: see the module."""
 
-    `probes`: at the other `pasts` of a growth; with static caches also at P, and positions are
-    constants in them.
-    """
-
-    growth: Growth
-    editor: Editor
-    probes: tuple[LengthFacts, ...]
     _moving: dict[str, Shape] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
     _sources: dict[str, Node] = field(default_factory=dict)
     _twins: dict[str, str] = field(default_factory=dict)
     _zeroed: set[str] = field(default_factory=set)
-    _states: dict[str, str] = field(default_factory=dict)
-    _orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    _turned: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     _scored: dict[str, tuple[str, str]] = field(default_factory=dict)
-    _appended: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """States -> their new rows, and all places with them."""
-    _wholes: dict[str, str] = field(default_factory=dict)
-    """Tensors that are all places of a state."""
     _total: str = ""
     _open: set[str] = field(default_factory=set)
     """Results of nodes that compute what was a constant: they are rewritten as all others."""
@@ -196,16 +92,6 @@ class Growing:
         wide = rw("Expand", shaped, rw.integers(*kind.shape)) if kind.shape else shaped
         rw.nodes.append(Node(name, "Reshape", (wide, rw.integers(*kind.shape)), (name,)))
         self._done.add(name)
-
-    def require_appended(self) -> None:
-        """Raises NotCompilable for a state whose output is not all of it with new places."""
-        names = {stated: own for own, stated in self.editor.graph.output_names.items()}
-        for state, (output, _) in self.growth.states.items():
-            if self._wholes.get(names.get(output, output)) != state:
-                raise NotCompilable(
-                    f"'{output}' is not '{state}' with new places behind it",
-                    "name the inputs and outputs that are its state (`state`)",
-                )
 
     # --- facts ---
 
@@ -260,10 +146,6 @@ class Growing:
 
     # --- nodes ---
 
-    def takes(self, node: Node) -> bool:
-        """Whether a node is replaced before it becomes others."""
-        return node.op == TENSOR_SCATTER and self._states.get(node.inputs[0]) is not None
-
     def replaced(self, node: Node) -> list[Node] | None:
         """The nodes that do the same at run time; None for a node that stays."""
         if node.op in ("Shape", "Size") or not node.outputs or node.outputs[0] in self._done:
@@ -286,28 +168,6 @@ class Growing:
         self._done |= made - self._open
         self._follow(node)
         return rw.nodes or None
-
-    def _is_alias(self, node: Node) -> bool:
-        """Whether a node is another name of a state: nothing reads that but what appends to it."""
-        state = self._states.get(node.inputs[0])
-        if state is not None and state in self.growth.static and node.op == "Transpose":
-            return self._is_turned(node, state)
-        if state is None or node.op not in ("Identity", "Concat") or len(node.inputs) > 1:
-            return False
-        self._states[node.output] = state
-        self.editor.types[node.output] = self.editor.types[state]
-        return True
-
-    def _is_turned(self, node: Node, state: str) -> bool:
-        """Remember a static cache with its dimensions in another order."""
-        kind = self.editor.types[state]
-        order = node.attrs.get("perm", range(len(kind.shape))[::-1])
-        known = self._orders.get(node.inputs[0], tuple(range(len(kind.shape))))
-        self._orders[node.output] = tuple(known[d] for d in order)
-        self._states[node.output] = state
-        shape = tuple(kind.shape[d] for d in self._orders[node.output])
-        self.editor.types[node.output] = replace(kind, shape=shape)
-        return True
 
     def _rewrite(self, rw: Rewriter) -> None:
         node = rw.node
@@ -334,7 +194,7 @@ class Growing:
         first = node.inputs[0]
         if node.op == "Identity" and first in self._wholes:
             self._wholes[node.output] = self._wholes[first]
-        if node.op == "Softmax" or (node.op in _ZERO_KEEPING and first in self._zeroed):
+        if node.op == "Softmax" or (node.op in ZERO_KEEPING and first in self._zeroed):
             self._zeroed.add(node.output)
         if node.op == "Where" and all(map(self._is_zeroed, node.inputs[1:])):
             self._zeroed.add(node.output)
@@ -453,7 +313,7 @@ class Growing:
             length = self._length(rw, x, axis)
             rw.result(SOFTMAX_BELOW, rw(BELOW, x, length), length)
         else:
-            rw.again(self._masked(rw, x, axis, _LOWEST))
+            rw.again(self._masked(rw, x, axis, LOWEST))
         return True
 
     def _reduce(self, rw: Rewriter, operands: Sequence[str]) -> bool:
@@ -462,10 +322,10 @@ class Growing:
         if axes is None:
             return False
         moved = [a % len(slopes) for a in axes.tolist() if slopes[a % len(slopes)]]
-        if moved and rw.node.op not in _NEUTRAL:
+        if moved and rw.node.op not in NEUTRAL:
             raise rw.refuse("it is a mean over a growing state")
         for axis in moved:
-            x = self._masked(rw, x, axis, _NEUTRAL[rw.node.op])
+            x = self._masked(rw, x, axis, NEUTRAL[rw.node.op])
         if moved:
             rw.again(x, *operands[1:])
         return bool(moved)
@@ -525,104 +385,6 @@ class Growing:
             raise rw.refuse("it joins a growing tensor in a way that is not known")
         self._inserted(rw, x, rest[0], axis)
         return True
-
-    def _scatter(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        """Rows of a static cache at the positions of the new places."""
-        x, indices, new = operands
-        state = self._states.get(x)
-        if state is None:
-            return False
-        order = self._orders.get(x, tuple(range(len(self.editor.types[state].shape))))
-        axis = rw.attr("axis", 0) % len(order)
-        pairs = [
-            (probe.constants.get(indices), self._new_places(indices, axis, probe.past))
-            for probe in self.probes
-        ]
-        if order[axis] != self.growth.states[state][1] or not all(
-            value is not None and np.array_equal(value, wanted) for value, wanted in pairs
-        ):
-            raise rw.refuse("it writes other places of a cache than the new ones")
-        self._written(rw, state, new, order)
-        return True
-
-    def _tensor_scatter(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        """Rows of a static cache from the place of the first new one on."""
-        x, new, first = (*operands, "")[:3]
-        state = self._states[x]
-        order = self._orders.get(x, tuple(range(len(self.editor.types[state].shape))))
-        axis = rw.attr("axis", -2) % len(order)
-        is_new = first and all(
-            np.array_equal(probe.constants.get(first, ()), [probe.past]) for probe in self.probes
-        )
-        if order[axis] != self.growth.states[state][1] or not is_new:
-            raise rw.refuse("it writes other places of a cache than the new ones")
-        self._written(rw, state, new, order)
-        return True
-
-    def _written(self, rw: Rewriter, state: str, new: str, order: tuple[int, ...]) -> None:
-        """A static cache with new rows, all with their dimensions in this order."""
-        back = tuple(order.index(d) for d in range(len(order)))
-        if back == tuple(range(len(order))):
-            self._append(rw, state, new)
-            return
-        whole = self._append(rw, state, rw("Transpose", new, perm=back), rw)
-        rw.result("Transpose", whole, perm=order)
-        self._turned[rw.node.output] = whole, order
-
-    def _transpose(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        """A static cache as the file has it again, behind the rows that were written."""
-        whole, order = self._turned.get(operands[0], ("", ()))
-        back = tuple(order[d] for d in rw.attr("perm", range(len(order))[::-1])) if whole else ()
-        is_back = bool(whole) and back == tuple(range(len(order)))
-        if is_back:
-            rw.result("Identity", whole)
-            self._wholes[rw.node.output] = self._wholes[whole]
-        return is_back
-
-    def _new_places(self, indices: str, axis: int, past: int) -> Array:
-        """What indices are that name the new places behind `past` others."""
-        shape = self.editor.types[indices].shape
-        places = np.arange(self.growth.chunk) + past
-        along = [-1 if d == axis else 1 for d in range(len(shape))]
-        return np.broadcast_to(places.reshape(along), shape)
-
-    def _append(
-        self, rw: Rewriter, state: str, new: str, made: Callable[..., Any] | None = None
-    ) -> Any:
-        """New rows of a state: an output that the caller has bound to the end of the buffer.
-
-        `made` emits the node whose result is all places: that of the node that is rewritten.
-        """
-        emit = rw.result if made is None else made
-        output, axis = self.growth.states[state]
-        kind = self.editor.types[state]
-        known, whole = self._appended.get(state, (new, ""))
-        if known != new:
-            raise rw.refuse(f"it appends other places to '{state}' than a node before it")
-        if whole:
-            again = emit("Identity", whole)
-            self._wholes[str(rw.node.output if made is None else again)] = state
-            return again
-        first = rw("Transpose", new, perm=rows_first(axis, len(kind.shape)))
-        buffer, rows, attrs = buffer_of(state), _rows(output), {"axis": axis}
-
-        def written(op: str, made: str, **more: str) -> tuple[str, str]:
-            node = Node(f"{rw.node.name}/rows", op, (first,), (made,), {**attrs, **more})
-            rw.nodes.append(node)
-            return (buffer if made == rows else _steps(buffer)), made
-
-        stored = stored_as(self.growth, kind)
-        if stored == kind.dtype:
-            found = emit(APPEND, *written(ROWS, rows))
-        elif not DTYPES[stored].is_integer:
-            narrow = rw(APPEND, *written(ROWS, rows, to=stored))
-            found = emit("Cast", narrow, to=DTYPES[kind.dtype].onnx)
-        else:
-            whole = rw(APPEND, *written(BYTE_ROWS, rows))
-            found = emit("Dequantize", whole, rw(APPEND, *written(ROW_STEPS, _steps(rows))))
-        name = str(rw.node.output if made is None else found)
-        self._appended[state], self._wholes[name] = (new, name), state
-        return name
 
     def _inserted(self, rw: Rewriter, x: str, new: str, axis: int) -> None:
         """A tensor with others behind its used places."""
@@ -710,12 +472,12 @@ class Growing:
 
 
 _RECOMPUTED = frozenset(
-    ("Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "Slice", "Range", "ReduceMean", *_NEUTRAL)
+    ("Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "Slice", "Range", "ReduceMean", *NEUTRAL)
 )
 """Operators that have a shape or axes for an operand, and are computed at run time all the same."""
 _SPECIAL = {
     "Softmax": Growing._softmax,
-    **dict.fromkeys((*_NEUTRAL, "ReduceMean"), Growing._reduce),
+    **dict.fromkeys((*NEUTRAL, "ReduceMean"), Growing._reduce),
     "LayerNormalization": Growing._layer_norm,
     "MatMul": Growing._product,
     **dict.fromkeys(("Mul", "Div"), Growing._scaled),
@@ -727,77 +489,3 @@ _SPECIAL = {
     "Gather": Growing._gather,
     "Split": Growing._split,
 }
-
-
-def follows_places(op: str) -> bool:
-    """Whether unused places of results come from unused places of operands alone."""
-    return op in _FOLLOWING or operator_of(op).is_elementwise
-
-
-def _rows(output: str) -> str:
-    return f"{output}.rows"
-
-
-def begin_state(held: tuple[str, ...]) -> StateInfo:
-    """That of the network that begins a sequence: see `StateInfo`."""
-    return StateInfo(held=held)
-
-
-def _steps(name: str) -> str:
-    return f"{name}.steps"
-
-
-def stored_as(growth: Growth, kind: TensorType) -> str:
-    """The dtype of the buffer of a state: another one for rows of floats."""
-    return growth.cache if kind.dtype == "float32" and len(kind.shape) > 1 else kind.dtype
-
-
-def state_of(
-    growth: Growth, types: Mapping[str, TensorType], held: tuple[str, ...] = ()
-) -> StateInfo:
-    """The ports of a grown graph that are its state; `types`: of its tensors, `held`: see
-    `StateInfo`."""
-    buffers, axes, steps = {}, {}, {}
-    for state, (output, axis) in growth.states.items():
-        buffer, rows = buffer_of(state), _rows(output)
-        buffers[buffer], axes[buffer] = rows, axis
-        if _steps(buffer) in types:
-            steps[buffer] = _steps(buffer)
-            buffers[_steps(buffer)], axes[_steps(buffer)] = _steps(rows), axis
-    return StateInfo(
-        growth.capacity, FILLED, buffers, axes, growth.replaced, held=held, steps=steps
-    )
-
-
-def sharing_buffers(graph: Graph, growth: Growth) -> Graph:
-    """`graph` whose GroupQueryAttention appends to its past, where this is a state."""
-    nodes = (
-        replace(node, attrs={**node.attrs, SHARES_BUFFER: 1})
-        if len(node.inputs) > 3 and node.op == GROUPED and node.inputs[3] in growth.states
-        else node
-        for node in graph.nodes
-    )
-    return replace(graph, nodes=tuple(nodes))
-
-
-def grown_graph(graph: Graph, growth: Growth) -> Graph:
-    """`graph` with buffers and `filled` in place of states, rows in place of their outputs."""
-    types, inputs, outputs = dict(graph.types), list(graph.inputs), list(graph.outputs)
-    for state, (output, axis) in growth.states.items():
-        kind, buffer, rows = types[state], buffer_of(state), _rows(output)
-        shape = (*kind.shape[:axis], growth.capacity, *kind.shape[axis + 1 :])
-        stored = stored_as(growth, kind)
-        types[buffer] = TensorType(shape, stored)
-        inputs[inputs.index(state)] = buffer
-        outputs[outputs.index(output)] = rows
-        if stored != kind.dtype and DTYPES[stored].is_integer:
-            along = step_axis(axis, len(shape))
-            single = tuple(1 if d == along else n for d, n in enumerate(shape))
-            types[_steps(buffer)] = TensorType(single, kind.dtype)
-            inputs.append(_steps(buffer))
-            outputs.append(_steps(rows))
-    types[FILLED] = TensorType((1,), "int64")
-    kept = [name for name in inputs if name not in growth.computed]
-    passed = {*growth.passed.values()}
-    made = tuple(n for n in outputs if graph.output_names.get(n, n) not in passed)
-    return replace(graph, inputs=(*kept, FILLED), outputs=made, types=types)

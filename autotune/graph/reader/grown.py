@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto
 from autotune.errors import NotCompilable, UsageError
 from autotune.files import read_input
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at, symbols
-from autotune.graph.reader.growing import Growth
+from autotune.graph.reader.growth import Growth
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.states import (
     DecoderInputs,

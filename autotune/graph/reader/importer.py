@@ -14,7 +14,8 @@ from autotune.graph.ir import Graph, Node, Shape, unsupported
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.reader.constant_forms import LengthFacts
 from autotune.graph.reader.functions import check_calls
-from autotune.graph.reader.growing import Growing, Growth, grown_graph, sharing_buffers
+from autotune.graph.reader.growing import Growing
+from autotune.graph.reader.growth import Growth, grown_graph, sharing_buffers
 from autotune.graph.reader.import_engine import ImportEngine
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of
 from autotune.graph.reader.onnx_reader import OnnxModel

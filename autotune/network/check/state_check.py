@@ -23,8 +23,8 @@ from autotune.errors import ModelError, NotCompilable, WrongNumbers
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.constant_inputs import fed
 from autotune.graph.reader.dimensions import Shapes
-from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.grown import Grown
+from autotune.graph.reader.growth import Growth
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.states import inputs_at
 from autotune.graph.state import StateInfo, buffer_of

@@ -19,8 +19,8 @@ from onnx import ValueInfoProto, helper
 
 from autotune import telemetry
 from autotune.errors import MissingDependency, UsageError
-from autotune.graph.reader.growing import Growth
 from autotune.graph.reader.grown import extents_of_folder, growth_of
+from autotune.graph.reader.growth import Growth
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.states import inputs_at
 from autotune.network.runtime.apart import Failed, apart
