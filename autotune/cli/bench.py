@@ -141,7 +141,7 @@ def command(
 
     A model that was compiled for several shapes is measured at each of them.
     """
-    from autotune.api.compile.benching import bench, number_of_variant
+    from autotune.api.compile.benching import bench, number_of_variant, origin_of
     from autotune.api.compile.gating import provenance, save_bench
 
     names = tuple(dict.fromkeys(name for part in against for name in part))
@@ -162,6 +162,8 @@ def command(
     if tokens is not None and is_model and options["capacity"] is None:
         options["capacity"] = sum(tokens)
     compiled = _model(source, is_model, log_path, threads, options)
+    if names and model is None:
+        model = origin_of(compiled, source)
     if compiled.artifact.random_weights:
         say_random_weights(compiled.artifact.name)
     if names and compiled.artifact.precision != "f32":

@@ -366,7 +366,7 @@ def test_names_that_are_no_utf8(model: Path, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert read_log(log).header.model_path == str(path)
+    assert read_log(log).header.model_path == path.name
     out = tmp_path / f"{odd}.atn"
     done = subprocess.run(
         [sys.executable, "-m", "autotune", "compile", "--log", str(log), "-o", str(out)],
@@ -375,7 +375,7 @@ def test_names_that_are_no_utf8(model: Path, tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, os.fsencode(out) + b"\n"), done.stderr
-    assert autotune.load(out).artifact.model_path == str(path)
+    assert autotune.load(out).artifact.model_path == path.name
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from autotune.api.compile.compiling import Compiled
 from autotune.api.compile.selection import tuned_latencies
+from autotune.api.origins import origin
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.model_files import ModelSource, model_file
@@ -85,10 +86,10 @@ def bench(
         require_callers(callers)
     if not names:
         return _timed(ours, {}, None, time_s, callers, inputs)
-    origin = ours.artifact.model_path if model is None else model
-    if not origin:
+    file = origin_of(ours, _made(compiled)) if model is None else model
+    if not file:
         raise UsageError("what was compiled came from no file", "give the ONNX model: `model`")
-    with model_file(origin) as path:
+    with model_file(file) as path:
         source, fixed = _onnx_model(ours, path)
         sides: dict[str, Sequence[Runner]] = {}
         process, fed = apart(), {**(inputs or random_inputs(ours.input_info)), **fixed}
@@ -132,11 +133,11 @@ def bench_tokens(
     begun, process = random_inputs(session.begin_info), apart()
     sides: dict[str, Begin] = {"autotune": lambda: _sequence(ours, begun)}
     if names:
-        origin = Path(model or ours.artifact.model_path)
-        _require_same_model(ours, origin)
+        file = Path(model or origin_of(ours, _made(compiled)) or "")
+        _require_same_model(ours, file)
         process.start()
         for name in names:
-            given = name, origin, ours.n_threads, total, begun
+            given = name, file, ours.n_threads, total, begun
             token_loops.require_alive(*given)
             sides[name] = token_loop(*given)
     words = random_prompt(prompt, session.input_info[0].limit)
@@ -178,6 +179,16 @@ def _model(compiled: Model | Compiled | str | Path) -> Model:
         case Compiled():
             return model_of(compiled.artifact)
     return load(compiled)
+
+
+def _made(compiled: Model | Compiled | str | Path) -> Path | None:
+    return Path(compiled) if isinstance(compiled, str | Path) else None
+
+
+def origin_of(compiled: Model, made: Path | None = None) -> Path | None:
+    """The file that was compiled, where there is one; `made`: the artifact. See `origins`."""
+    known = compiled.artifact
+    return origin(known.model_path, known.model_hash, made) if known.model_path else None
 
 
 def _baseline_names(

@@ -27,6 +27,7 @@ from autotune.api.compile.selection import (
 )
 from autotune.api.compile.size_limit import fitting
 from autotune.api.folders import source_in
+from autotune.api.origins import origin, remember
 from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
 from autotune.api.sources import total_bytes
 from autotune.brief import brief
@@ -337,6 +338,8 @@ def _named(
     """`artifact` with its origin and the facts of its tasks."""
     others = plan.stored.workloads if plan.stored else {}
     stored = tuple(key for key in tuned if key in others)
+    if plan.store is not None:
+        remember(plan.bound.path, artifact.model_hash)
     path = str(plan.bound.path.absolute())  # a link has other files beside it than its target
     return _from(artifact, tuned=tuned, tasks=tasks, stored=stored, model_path=path)
 
@@ -358,13 +361,10 @@ _NAME_IT = "name the model: `autotune.compile(MODEL, log=LOG)`"
 
 
 def _model_of(log: Log, log_path: Path) -> Path:
-    """The model that a log was made for, if it is still the same file; else that beside the log."""
-    path = Path(log.header.model_path)
+    """The model that a log was made for, wherever it lies now. Raises UsageError, LogMismatch."""
     if not log.header.model_path:
         raise UsageError("the log was made for a model in memory", _NAME_IT)
-    beside = log_path.parent / path.name
-    if not path.is_file() and beside.is_file():
-        path = beside
+    path = origin(log.header.model_path, log.header.model_hash, log_path)
     if not path.is_file():
         raise UsageError(f"the model of the log is gone: {path}", _NAME_IT)
     if model_hash(path) != log.header.model_hash:

@@ -29,6 +29,7 @@ from autotune.api.compile.mixed_precision import (
 )
 from autotune.api.compile.selection import require_same_machine
 from autotune.api.folders import source_in
+from autotune.api.origins import remember
 from autotune.api.request import Note, ResumeRequest, Source, TuneRequest, never, silent
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note
@@ -150,7 +151,9 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     sources = sources_of(bound, config.precision)
     require_tunable(sources, path.name)
     notes = (*denial(), *sources.notes, *form_notes(plain_precision(config.precision), target))
-    name = str(path.absolute())
+    name = path.name
+    if log is not None:
+        remember(path, sources.wholes[0].model_hash)
     prepared = PreparedModel(sources.wholes, config, machines, name, bound.variants, notes)
     prepared = replace(prepared, begun_s=begun_s, state=told_of_state(source))
     if config.precision == AUTO and sources.cuts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -168,7 +168,8 @@ class Artifact:
     `n_threads`: what the schedules were chosen for; any number can run it. `n_bases`: slots of the
     address table before the team's. `image`: the linked code of all shapes and segments; `entry`:
     which of its entries is this network's. `constants`: bytes, 64-byte aligned. `max_error`: what
-    the numeric check found, None if it was not run. `model_path`: the file it was compiled from.
+    the numeric check found, None if it was not run. `model_path`: the file it was compiled from; of
+    it a manifest has the name alone, so that equal models give equal files.
     `tuned`: the records that schedules were taken from, by task; tasks without one are left out.
     `tasks`: keys of all tasks of the model, also those that others replace: their ids in order.
     `stored`: keys of tasks whose records are those of a store, not of the log.
@@ -231,7 +232,7 @@ class Artifact:
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
         head = {"format": FORMAT, "version": VERSION, "constant_bytes": int(self.constants.nbytes)}
-        return head | to_json(self)
+        return head | to_json(self) | {"model_path": PurePath(self.model_path).name}
 
     def save(self, path: str | Path) -> None:
         """Write the file whole or not at all. Raises as `files.replacing` does."""
