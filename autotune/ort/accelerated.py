@@ -218,9 +218,7 @@ def accelerated(package: Any) -> type:
             return answer
 
         def _bind_ours(self, contest: Contest, iobinding: Any) -> None:
-            out = {name: a for name, a in iobinding.outputs.items() if a is not None}
-            found = contest.run(iobinding.inputs, out or None)
-            iobinding.results = {name: found[name] for name in iobinding.outputs}
+            iobinding.take(contest.run(iobinding.inputs, iobinding.memory() or None))
 
         def _bind_theirs(self, iobinding: Any, run_options: Any = None) -> None:
             if getattr(iobinding, "results", None) is not None:

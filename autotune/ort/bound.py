@@ -10,7 +10,7 @@ that only Python knows of would be gone with the last Python object (docs/owners
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -34,7 +34,7 @@ def bound(package: Any) -> type:
     class IOBinding(base):  # type: ignore[misc]
         """ONNX Runtime's IOBinding. `inputs`, `outputs`: arrays over the bound memory, by name.
 
-        None stands for an output that is made for the caller, and for what is no such array
+        None stands for an output whose memory the first run makes, and for what is no such array
         (`is_plain` is then False). `results`: outputs of a compiled network by name, in the order
         in which they were bound; None where ONNX Runtime has them.
         """
@@ -52,10 +52,34 @@ def bound(package: Any) -> type:
             """Whether a compiled network can read and write the bound arrays."""
             return not self._is_odd and bool(self.outputs)
 
+        def memory(self) -> dict[str, Any]:
+            """Arrays that outputs are written to, as far as there are: bound, or of the first run.
+
+            What a run has made stays bound, as with ONNX Runtime: a caller may hold its value and
+            read it after every run.
+            """
+            if any(array is None for array in self.outputs.values()):
+                for name, value in zip(self.outputs, super().get_outputs(), strict=True):
+                    if self.outputs[name] is None and value.has_value():
+                        self._values[name], self.outputs[name] = value, array_of(value)
+            return {name: a for name, a in self.outputs.items() if a is not None}
+
+        def take(self, found: Mapping[str, NDArray[Any]]) -> None:
+            """Outputs of a compiled network, which keep their memory."""
+            for name in [name for name, array in self.outputs.items() if array is None]:
+                value = value_of(package, found[name])
+                array = array_of(value)
+                if array is not None:
+                    super().bind_ortvalue_output(name, value)
+                    self._values[name], self.outputs[name] = value, array
+            known = self.outputs.items()
+            self.results = {n: found[n] if array is None else array for n, array in known}
+
         def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-            """See ONNX Runtime's."""
+            """See ONNX Runtime's, which copies what is not in the order of C."""
             super().bind_cpu_input(name, arr_on_cpu)
-            self._keep(self.inputs, name, arr_on_cpu)
+            is_array = isinstance(arr_on_cpu, np.ndarray)
+            self._keep(self.inputs, name, _in_order(arr_on_cpu) if is_array else arr_on_cpu)
 
         def bind_input(
             self,
@@ -171,6 +195,10 @@ def value_of(package: Any, array: NDArray[Any]) -> Any:
     assert known is not None
     known[...] = array
     return value
+
+
+def _in_order(array: NDArray[Any]) -> NDArray[Any]:
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def dtype_of(kind: str) -> str | None:

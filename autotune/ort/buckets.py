@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.errors import UsageError
 from autotune.ort.request import Feed, Run
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def padded(run: Run, paddings: Sequence[Padding], extents: Extents) -> Run:
                 found = cut(found, padding, length)
         outputs = {name: np.ascontiguousarray(array) for name, array in found.items()}
         for name, array in (out or {}).items():
+            if array.shape != outputs[name].shape or array.dtype != outputs[name].dtype:
+                raise UsageError(f"`out` of '{name}' is no array for it", "give another one")
             array[...] = outputs[name]
             outputs[name] = array
         return outputs
