@@ -89,6 +89,20 @@ def _refuse() -> None:
     raise ModelError("because", "do this")
 
 
+def test_paths_are_those_of_the_session_after_it_has_gone_elsewhere(
+    process: ApartProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubled(process)
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").write_bytes(parser.parse_model(DOUBLED).SerializeToString())
+    assert process.session("m.onnx", SessionSetting(1)).run(None, ONES)[0].tolist() == [2, 2]
+    assert process.call(_exists, Path("m.onnx"))
+
+
+def _exists(path: Path) -> bool:
+    return path.exists()
+
+
 def test_a_forked_child_has_another() -> None:
     mine = apart()
     read, write = os.pipe()
@@ -169,26 +183,28 @@ def test_elements_of_every_type_go_through_onnxruntime(process: ApartProcess, dt
     assert session.run(["y"], {"x": x})[0].tolist() == x.tolist()
 
 
+@pytest.mark.parametrize(("op", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
 def test_a_model_that_ends_onnxruntime_is_checked_by_the_reference(
-    cli: Cli, tmp_path: Path
+    op: str, gates: int, cli: Cli, tmp_path: Path
 ) -> None:
-    """A GRU without samples, of which ONNX Runtime aborts."""
-    path = tmp_path / "gru.onnx"
+    """Without samples, of which ONNX Runtime aborts (1.32: GRU and LSTM)."""
+    path = tmp_path / "cell.onnx"
     value, rng = helper.make_tensor_value_info, np.random.default_rng(0)
-    sizes = {"w": (1, 6, 4), "r": (1, 6, 2)}
+    sizes = {"w": (1, gates * 2, 4), "r": (1, gates * 2, 2)}
     weights = [
         numpy_helper.from_array(rng.standard_normal(s).astype("f"), n) for n, s in sizes.items()
     ]
-    node = helper.make_node("GRU", ["x", "w", "r"], ["y"], hidden_size=2)
+    node = helper.make_node(op, ["x", "w", "r"], ["y"], hidden_size=2)
     ports = [value("x", 1, [3, 0, 4])], [value("y", 1, [3, 1, 0, 2])]
     graph = helper.make_graph([node], "g", *ports, weights)
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    done = cli("compile", path, "-o", "gru.atn", cwd=tmp_path)
+    done = cli("compile", path, "-o", "cell.atn", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert "ONNX Runtime cannot run the model: its process has ended: killed by SIGABRT" in done.err
-    assert "outputs agree with onnx.reference" in done.err
-    with pytest.raises(ModelError, match="onnxruntime cannot run the model: its process has ended"):
-        require_alive("onnxruntime", path, 1, {"x": np.zeros((3, 0, 4), np.float32)})
+    has_died = "ONNX Runtime cannot run the model: its process has ended: killed by" in done.err
+    assert ("outputs agree with onnx.reference" in done.err) == has_died
+    if has_died:
+        with pytest.raises(ModelError, match="onnxruntime cannot run the model: its process has"):
+            require_alive("onnxruntime", path, 1, {"x": np.zeros((3, 0, 4), np.float32)})
 
 
 def test_a_part_that_ends_onnxruntime_is_loaded_in_another_form(

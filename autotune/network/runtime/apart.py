@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from autotune import errors
@@ -72,8 +73,12 @@ class ApartProcess:
         return ApartSession(self, model, setting)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """`function(*arguments)`, which gives JSON. Raises Failed, Died and errors of ours."""
-        request = Message("call", {}, [pickle.dumps((function, arguments))])
+        """`function(*arguments)`, which gives JSON. Raises Failed, Died and errors of ours.
+
+        Paths are absolute there: the process has the working folder that it was started in.
+        """
+        here = [a.absolute() if isinstance(a, Path) else a for a in arguments]
+        request = Message("call", {}, [pickle.dumps((function, here))])
         return self.ask(request).fields["value"]
 
     @contextmanager
