@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from autotune.dtypes import numpy_dtype
 from autotune.errors import ArtifactError, UsageError
+from autotune.network.artifact.variants import VariantChoice
 from autotune.network.runtime.arguments import Inputs, as_array
 
 Array = NDArray[Any]
@@ -73,6 +74,10 @@ class ExportedModel:
         self._run = self._function(f"{name}_run", ctypes.c_int, *[ctypes.c_void_p] * 3)
         self.input_info = tuple(map(_port, self.signature["inputs"]))
         self.output_info = tuple(map(_port, self.signature["outputs"]))
+        n_variants = min((len(port.shapes) for port in self.input_info), default=1)
+        self._choice = VariantChoice(
+            [{port.name: port.shapes[k] for port in self.input_info} for k in range(n_variants)]
+        )
         self._handle = ctypes.c_void_p()
         create = self._function(f"{name}_create", ctypes.c_int, *[ctypes.c_void_p] * 2)
         options = _Options(threads=n_threads or 0, callers=callers)
@@ -87,7 +92,7 @@ class ExportedModel:
         Raises UsageError where names, shapes or dtypes do not fit.
         """
         arrays = self._checked(inputs)
-        variant = self._variant(arrays)
+        variant = self._variant({p.name: a for p, a in zip(self.input_info, arrays, strict=True)})
         outputs = {p.name: np.empty(p.shapes[variant], p.dtype) for p in self.output_info}
         words = [w for p, a in zip(self.input_info, arrays, strict=True) for w in _words(p, a)]
         given = (ctypes.c_int64 * max(len(words), 1))(*words)
@@ -113,15 +118,18 @@ class ExportedModel:
             raise UsageError("other inputs are given than the model has", f"they are {wanted}")
         return [_fitting(port, given[port.name]) for port in self.input_info]
 
-    def _variant(self, arrays: list[Array]) -> int:
-        shapes = [array.shape for array in arrays]
-        known = list(zip(*(port.shapes for port in self.input_info), strict=True)) or [()]
-        if tuple(shapes) not in known:
-            raise UsageError(
-                f"the model takes no inputs of shapes {', '.join(map(str, shapes))}",
-                f"it takes {'; '.join(str(each) for each in known)}",
-            )
-        return known.index(tuple(shapes))
+    def _variant(self, arrays: Mapping[str, Array]) -> int:
+        number = self._choice.number(arrays)
+        if number is None:
+            raise self._choice.error(arrays)
+        for port in self.input_info:
+            shape, wanted = arrays[port.name].shape, port.shapes[number]
+            if shape != wanted:
+                raise UsageError(
+                    f"input '{port.name}' has shape {shape}, expected {wanted}",
+                    "give an array of that shape",
+                )
+        return number
 
     def _require(self, status: int) -> None:
         if status:
