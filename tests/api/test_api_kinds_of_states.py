@@ -103,6 +103,7 @@ def test_elementwise_operators_of_scores_give_what_the_file_gives() -> None:
     follows(small.model(), steps=(1, 1, 1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "op", [f"Reduce{f}" for f in ("Sum", "Max", "Min", "L2", "SumSquare", "LogSumExp", "L1")]
 )
@@ -147,7 +148,8 @@ def test_a_mask_of_no_known_meaning_is_never_made_up(kind: int, shape: list[Any]
             autotune.compile(small.model(), capacity=CAPACITY, chunks=(1,), check=check)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("rows", [3, 1])
 def test_position_ids_have_any_number_of_rows(rows: int) -> None:
     """Those of time, height and width: of text all are equal."""
     small = Small()
@@ -238,7 +240,8 @@ def hybrid(layers: int = 1) -> onnx.ModelProto:
     return small.model()
 
 
-@pytest.mark.parametrize("layers", [1, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("layers", [12, 1])
 def test_caches_and_states_of_a_fixed_shape(layers: int) -> None:
     report = follows(hybrid(layers), chunks=(4, 1), steps=(5, 1, 1)).report
     assert report is not None
@@ -246,6 +249,7 @@ def test_caches_and_states_of_a_fixed_shape(layers: int) -> None:
     assert {f"present_conv.{n}" for n in range(layers)} < names
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [10, 16])
 def test_caches_of_half_precision_are_checked_as_such(kind: int) -> None:
     """The file rounds new rows."""
@@ -256,6 +260,7 @@ def test_caches_of_half_precision_are_checked_as_such(kind: int) -> None:
         follows(model, atol=2e-2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("precision", ["bf16", "f16"])
 def test_steps_are_checked_in_the_precision_of_their_products(precision: str) -> None:
     follows(Small().model(), precision=precision, atol=5e-2, chunks=(2, 1), steps=(3, 1))
@@ -360,6 +365,7 @@ FORMS = (
 )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_what_the_length_decides_is_computed_at_every_length(form: Any) -> None:
     follows(scored(form).model(), steps=(1,) * 12, check=False)
@@ -374,7 +380,8 @@ def test_what_the_length_decides_in_steps_of_several_places(form: Any) -> None:
     follows(scored(form).model(), steps=(4, 1, 1, 4), chunks=(4, 1))
 
 
-@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("rank", [3, 2])
 def test_rows_of_a_table_of_positions_are_taken_by_a_slice(rank: int) -> None:
     small = Small()
     past = small.past()
