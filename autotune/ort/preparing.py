@@ -20,6 +20,7 @@ from typing import Any
 
 from autotune.api.compile.padding import Padding, batchable, paddable
 from autotune.api.request import Shapes
+from autotune.api.sources import model_bytes, model_files
 from autotune.codec import to_json
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.model_files import model_file
@@ -45,9 +46,12 @@ from autotune.ort.request import (
     SessionRequest,
 )
 from autotune.records import read_log
+from autotune.units import format_bytes
 
 _SHARE = 0.75
 """Of the memory that is available, for a compilation beside a session."""
+_LEAST_COPIES = 2
+"""Of a model, in memory at once while it is compiled and checked: three are usual."""
 
 
 def facts_of(request: SessionRequest) -> Facts:
@@ -147,18 +151,33 @@ def serve(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
 
 def _reply(message: Message) -> Message:
     job = BackgroundJob.of(message)
-    _limit_memory()
+    room = int(_SHARE * available_bytes())
+    _limit_memory(room)
     try:
-        found = answer(job)
+        found = _too_large(job, room) or answer(job)
     except Exception as error:
         found = Failure.of(error)
     return Message(FAILED if isinstance(found, Failure) else job.kind, to_json(found))
 
 
-def _limit_memory() -> None:
+def _too_large(job: BackgroundJob, room: int) -> Failure | None:
+    """Refusal of what would end for want of memory in the middle, often by a signal."""
+    model = job.request.model
+    if isinstance(model, Path):
+        n_bytes = sum(model_bytes(path) for path in model_files(model))
+    else:
+        n_bytes = len(model)
+    if job.kind == FACTS or _LEAST_COPIES * n_bytes <= room:
+        return None
+    wanted = format_bytes(_LEAST_COPIES * n_bytes)
+    text = f"compiling it takes at least {wanted} of memory, {format_bytes(room)} may be used"
+    return Failure(text, "free memory, or allow the container more", is_kept=False)
+
+
+def _limit_memory(room: int) -> None:
     """Let allocations fail here before those of the session do."""
     status = [line.split() for line in read_text(Path("/proc/self/status")).splitlines()]
     used = sum(int(words[1]) << 10 for words in status if words[0] == "VmData:")
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = used + int(_SHARE * available_bytes())
+    most = used + room
     resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from autotune.errors import OutputError
 from autotune.ort import background, failures, preparing
 from autotune.ort.accelerated import accelerated
-from autotune.ort.request import FACTS, BackgroundJob, Failure, SessionRequest
+from autotune.ort.request import ARTIFACT, FACTS, BackgroundJob, Failure, SessionRequest
 from tests.ort.small_models import HEAD, rows
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -129,6 +129,22 @@ def test_a_failed_compilation_of_a_session_that_waits_is_not_tried_again(
     failures._OF_THIS_PROCESS.clear()  # without a cache, another process tries
     session = Session(path, threads=1, compile="wait", cache=False)
     assert session.autotune_status().shapes[0].state == "loaded"
+
+
+def test_what_memory_is_too_small_for_is_refused_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    monkeypatch.setattr(preparing, "_limit_memory", lambda room: None)
+    for source in (path, path.read_bytes()):
+        message = BackgroundJob(ARTIFACT, SessionRequest(source, threads=1)).message()
+        assert preparing._reply(message).kind == ARTIFACT
+        with monkeypatch.context() as patched:
+            patched.setattr(preparing, "available_bytes", lambda: 100)
+            reply = preparing._reply(message)
+        assert "of memory, 75 B may be used" in reply.fields["text"]
+        assert not reply.fields["is_kept"]
 
 
 def test_failures_of_other_processes_are_known_for_a_day(tmp_path: Path) -> None:
