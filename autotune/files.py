@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -37,6 +38,9 @@ _NO_UNNAMED = (errno.EISDIR, errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL, errno
 _OPEN_FILES = Path("/proc/self/fd")
 _MODE = 0o666  # less the umask
 _MAX_LINKS = 40
+_LEFT = re.compile(r"\.autotune-\d+-[0-9a-f]{8}\.tmp")
+_NEW_S = 2.0
+"""Age below which the writer of a file may not have locked it yet."""
 _LEAST_BYTES = 1 << 20
 """Room that there has to be for any file: its size is hardly known before it is written."""
 
@@ -243,6 +247,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     target = destination(path)
     try:
         with _locked(path, target):
+            _sweep(target.parent)
             pending = PendingFile(target)
             try:
                 yield pending.file
@@ -265,6 +270,7 @@ class PendingFile:
             _named.add(self._name)
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             handle = os.open(self._name, flags, _MODE)
+            _hold(handle)
         self.file: BinaryIO = os.fdopen(handle, "w+b", buffering=buffering)
 
     def publish(self, may_replace: bool) -> None:
@@ -299,6 +305,7 @@ class PendingFile:
         if self._name is None:
             name = _free_name(self._target.parent)
             _named.add(name)
+            _hold(self.file.fileno())
             _link_open_file(self.file.fileno(), name)
             self._name = name
         os.replace(self._name, self._target)
@@ -346,6 +353,33 @@ def _link_open_file(handle: int, path: Path) -> None:
 
 def _free_name(folder: Path) -> Path:
     return folder / f".autotune-{os.getpid()}-{os.urandom(4).hex()}.tmp"
+
+
+def _hold(handle: int) -> None:
+    """Lock a file that has a name before it is whole: what is not locked was left by a kill."""
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the files that processes of this user left in a folder when they were killed."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _LEFT.fullmatch(entry.name):
+                with suppress(OSError):
+                    _remove_left(entry.path)
+
+
+def _remove_left(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        info = os.fstat(handle)
+        is_new = time.time() - info.st_ctime < _NEW_S
+        if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not is_new:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+    finally:
+        os.close(handle)
 
 
 def _take_after(handle: int, old: Path) -> None:

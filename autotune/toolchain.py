@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from autotune.errors import AutotuneError, CodegenError, MissingDependency, OutputError, UsageError
+from autotune.work_folders import work_folder
 
 _ZIG_TARGETS = {
     "x86_64": "x86_64-linux-gnu.2.28",
@@ -65,7 +65,7 @@ class Toolchain:
 
     def program(self, source: str) -> bytes:
         """A static program of one file of C. Raises OutputError."""
-        with TemporaryDirectory(prefix="autotune-cc-") as folder:
+        with work_folder() as folder:
             file, made = Path(folder, "program.c"), Path(folder, "program")
             file.write_text(source, encoding="utf-8")
             flags = ("-std=gnu11", "-O2", "-static", "-s")

@@ -20,6 +20,7 @@ PACKAGE = ROOT / "autotune"
 FLOORS = {
     "brief": 0,
     "printable": 0,
+    "work_folders": 0,
     "cache": 0,
     "codec": 0,
     "conditions": 0,

@@ -11,7 +11,6 @@ Ranges are found on every second sample; outputs are compared on the others.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
@@ -51,6 +50,7 @@ from autotune.network.runtime.runtime import Model, require_inputs
 from autotune.target import Target
 from autotune.units import format_seconds
 from autotune.wording import arguments
+from autotune.work_folders import work_folder
 
 _LEAST_ROWS = 200
 """Labels of which one is half a percent."""
@@ -142,9 +142,9 @@ def quantised(request: QuantiseRequest, progress: Progress = no_progress) -> Qua
     quantisation_package()
     with (
         model_file(request.model) as path,
-        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
+        work_folder() as folder,
     ):
-        return Quantising(replace(request, model=path), path, Path(folder), progress).run()
+        return Quantising(replace(request, model=path), path, folder, progress).run()
 
 
 @dataclass(frozen=True, slots=True)

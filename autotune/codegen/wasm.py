@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from autotune.codegen.elf import DAMAGED
 from autotune.errors import CodegenError
 from autotune.toolchain import link_wasm
+from autotune.work_folders import work_folder
 
 MAGIC = b"\0asm"
 _HEADER_BYTES = 8
@@ -41,7 +41,7 @@ def link_modules(
     `exported`: functions that are called from outside; all where none is named. Raises
     MissingDependency without the linker, CodegenError where it refuses the objects.
     """
-    with TemporaryDirectory(prefix="autotune-wasm-") as folder:
+    with work_folder() as folder:
         paths = [Path(folder, f"{n}.o") for n in range(len(objects))]
         for path, data in zip(paths, objects, strict=True):
             path.write_bytes(data)

@@ -19,6 +19,7 @@ from autotune.cli.main import run
 from autotune.network import load
 from autotune.network.runtime.loading import read_artifact
 from autotune.records import Journal, read_log, write_log
+from tests.cli.conftest import mlp
 from tests.forking import Cli, Outcome, in_process
 
 
@@ -165,8 +166,9 @@ def test_a_model_that_changed_since_the_log(here: Cli, tuned: Path, tmp_path: Pa
     log = read_log(tuned)
     path = tmp_path / "log.jsonl"
     write_log(path, replace(log, headers=(replace(log.header, model_hash="0" * 64),)))
+    onnx.save(mlp(seed=1), tmp_path / log.header.model_path)
     refused(here("compile", "--log", path), 4, "contents have changed")
-    gone = replace(log.header, model_path=str(tmp_path / "gone.onnx"))
+    gone = replace(log.header, model_path=str(tmp_path / "gone.onnx"), model_hash="0" * 64)
     write_log(path, replace(log, headers=(gone,)))
     refused(here("compile", "--log", path), 2, "is gone")
 

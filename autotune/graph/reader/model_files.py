@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from onnx.external_data_helper import uses_external_data
 
 from autotune.errors import AutotuneError, ModelError, UsageError
 from autotune.graph.reader.external_data import Places, load_external, tensors_of
+from autotune.work_folders import work_folder
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | ModelProto"
 """The path of an ONNX file, its contents, or the model that `onnx` makes of them."""
@@ -33,8 +33,8 @@ def model_file(model: ModelSource, name: str = "model") -> Iterator[Path]:
     if is_path(model):
         yield Path(model)  # type: ignore[arg-type]
         return
-    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-        path = Path(folder) / f"{name}.onnx"
+    with work_folder() as folder:
+        path = folder / f"{name}.onnx"
         _write(model, path)
         yield path
 

@@ -6,12 +6,13 @@ libNAME.so  libNAME.a  NAME.h  NAME.pc  NAMEConfig.cmake  example.c  README.md  
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from autotune.codegen.team import SYMBOLS
 from autotune.errors import ArtifactError
@@ -24,6 +25,7 @@ from autotune.network.export.interface import LibraryInterface, interface_of
 from autotune.network.export.packaging import companions, linked_with
 from autotune.network.export.source import WEIGHTS_HEADER, source, symbols
 from autotune.toolchain import Toolchain
+from autotune.work_folders import work_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +55,26 @@ def write_library(
     interface = interface_of(artifact, name)
     make_folder(folder)
     try:
-        with TemporaryDirectory(prefix=".export-", dir=folder) as work:
-            files = _built(interface, Path(work), tools, is_separate)
-            for file in files:
-                with open(file, "rb") as made, replacing(folder / file.name) as out:
-                    shutil.copyfileobj(made, out)
+        with work_folder(folder, ".export-") as work:
+            files = _built(interface, work, tools, is_separate)
+            _take_places(files, folder)
             sizes = {file.name: file.stat().st_size for file in files}
     except OSError as error:
         raise cannot_write(folder, error) from error
     weights = artifact.constants.nbytes
     code = sizes[f"lib{name}.so"] - (0 if is_separate else weights)
     return Exported(name, artifact.target.cpu, folder, sizes, weights, code)
+
+
+def _take_places(files: Sequence[Path], folder: Path) -> None:
+    """Put files into a folder: all are on the disk before the first takes the place of another."""
+    with ExitStack() as stack:
+        for file in files:
+            out = stack.enter_context(replacing(folder / file.name))
+            with open(file, "rb") as made:
+                shutil.copyfileobj(made, out)
+            out.flush()
+            os.fsync(out.fileno())
 
 
 def _built(
