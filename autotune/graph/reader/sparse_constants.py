@@ -13,12 +13,14 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, TensorProto, numpy_helper
 
 from autotune.errors import ModelError
+from autotune.graph.limits import MOST_FOLDED_BYTES
 from autotune.graph.reader.node_order import bodies
 from autotune.graph.reader.tensors import array_of
 from autotune.units import format_bytes, format_shape
 
-_MOST_BYTES = 1 << 31
-"""Most bytes of a dense constant: a small file may state any shape."""
+_MOST_TIMES = 100
+"""A dense constant may be as many times as large as what is stored, or `MOST_FOLDED_BYTES`: a small
+file may state any shape."""
 _AGAIN = "export the model again"
 
 
@@ -55,7 +57,8 @@ def dense(sparse: SparseTensorProto) -> TensorProto:
     shape, name = tuple(sparse.dims), sparse.values.name
     values = array_of(sparse.values, "sparse constant")
     n_bytes = math.prod(shape) * values.dtype.itemsize
-    if min(shape, default=0) < 0 or n_bytes > _MOST_BYTES:
+    most = max(MOST_FOLDED_BYTES, _MOST_TIMES * sparse.ByteSize())
+    if min(shape, default=0) < 0 or n_bytes > most:
         size = f"of shape {format_shape(shape)} takes {format_bytes(n_bytes)}"
         raise ModelError(f"sparse constant '{name}' {size} with its zeros", _AGAIN)
     found = np.zeros(math.prod(shape), values.dtype)
