@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
+from onnx import ModelProto
 
 from autotune.dtypes import PORT_TYPES, is_float
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
 from autotune.graph.network import Network, Port
+from autotune.graph.shape_inputs import inputs_bound_by_value
 from autotune.network.artifact.hybrid import HybridArtifact
 from autotune.network.check.accuracy import GIVEN, Report, Tally, worst_of
 from autotune.network.check.check_inputs import check_inputs
@@ -56,6 +58,7 @@ from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
 from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.te.evaluate import evaluate
 from autotune.te.strides import spanned
+from autotune.wording import VALUE, arguments
 
 _STEPS_FACTOR = 3.0
 """The same for quantised models, whose values fall on other sides by `INEXACT` in plenty."""
@@ -148,7 +151,8 @@ class _Findings:
     def report(self, n_given: int) -> Report:
         """All of it. Raises ModelError where no oracle had an answer to anything."""
         if not self._asked and self._unasked:
-            raise ModelError(f"not checked on any inputs: {self._failure.message}", _GIVE)
+            hint = _given_otherwise(self._setting.oracles.original.proto)
+            raise ModelError(f"not checked on any inputs: {self._failure.message}", hint)
         outputs = tuple(tally.accuracy for tally in self._tallies.values())
         worst = worst_of(outputs)
         unseen = (
@@ -410,10 +414,16 @@ class _Check:
         return WrongNumbers(message, _REPORT)
 
 
-_GIVE = (
-    "bind inputs that decide shapes and are always the same (`constants={NAME: VALUE}`), give "
-    "inputs that it can run on (`check_inputs=ARRAYS`), or compile it unchecked (`check=False`)"
-)
+def _given_otherwise(proto: ModelProto) -> str:
+    """Hint for a model that cannot run on random inputs."""
+    names = inputs_bound_by_value(proto)
+    told = arguments(constants=dict.fromkeys(names or ("NAME",), VALUE))
+    return (
+        f"bind inputs that decide what is computed and are always the same ({told}), give inputs "
+        "that it can run on (`check_inputs=ARRAYS`), or compile it unchecked (`check=False`)"
+    )
+
+
 _REPORT = (
     "this is a bug: please report the model and the log it was compiled from; "
     "`check=False` compiles it as it is"
