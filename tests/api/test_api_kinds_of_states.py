@@ -527,3 +527,18 @@ def test_what_has_no_program_beside_a_state_is_named() -> None:
     with pytest.raises(NotCompilable, match=r"'com.microsoft.MoE' \(node 'experts'.*") as error:
         autotune.compile(small.model(), capacity=CAPACITY, chunks=(1,))
     assert "without `capacity`" in error.value.hint
+
+
+def test_a_cache_of_the_last_places_alone_is_refused() -> None:
+    """Its extent stops growing at four places."""
+    model = Small(causal=False).model()
+    nodes = model.graph.node
+    for name, number in (("begin", -4), ("end", 2**40), ("axis", 1)):
+        model.graph.initializer.append(oh.make_tensor(name, 7, [1], [number]))
+    for kind in ("key", "value"):
+        joined = next(node for node in nodes if node.output[0] == f"present.0.{kind}")
+        joined.output[0] = f"all.{kind}"
+        cut = oh.make_node("Slice", [f"all.{kind}", "begin", "end", "axis"], [f"present.0.{kind}"])
+        nodes.insert(list(nodes).index(joined) + 1, cut)
+    with pytest.raises(NotCompilable, match="does not grow by the same number"):
+        autotune.compile(model, capacity=CAPACITY, chunks=(1,), check=False)

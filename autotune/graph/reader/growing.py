@@ -422,22 +422,33 @@ class Growing(GrowingCaches):
                 firsts[axis] = first, slope
         if not firsts:
             return False
-        made = self.moving(rw.node.output)
-        if any(made[axis] or steps[axes.index(axis)] != 1 for axis in firsts):
+        bounds = {a: int(ends[axes.index(a)]) for a in firsts}
+        behind = {a: min(n + shape[a] if n < 0 else n, shape[a]) for a, n in bounds.items()}
+        extents = {a: behind[a] - first for a, (first, _) in firsts.items()}
+        if any(self._grows(rw.node.output, a, n) for a, n in extents.items()) or any(
+            steps[axes.index(a)] != 1 for a in firsts
+        ):
             raise rw.refuse("the number of places that it takes grows while they move")
         staying = [n for n, axis in enumerate(axes) if axis not in firsts]
         if staying:
             parts = [rw.integers(*(int(v[n]) for n in staying)) for v in (begins, ends)]
             along = [rw.integers(*(of[n] for n in staying)) for of in (axes, steps)]
             x = rw("Slice", x, *parts, *along)
-            self._moving[x] = made
+            self._moving[x] = tuple(slopes)
         for axis, (first, slope) in firsts.items():
-            extent = self.editor.types[rw.node.output].shape[axis]
+            extent = extents[axis]
             ahead = rw("Mul", self._ahead(rw), rw.integers(slope))
             places = rw("Add", rw.array(np.arange(first, first + extent)), ahead)
             x = rw("Gather", x, places, axis=axis)
         rw.result("Identity", x)
         return True
+
+    def _grows(self, name: str, axis: int, extent: int) -> bool:
+        """Whether a result with this extent at the capacity has another one at other lengths."""
+        if name in self._moving:
+            return bool(self._moving[name][axis])
+        kind = self.probes[0].types.get(name)
+        return kind is None or kind.shape[axis] != extent
 
     def _first(self, rw: Rewriter, name: str, n: int, extent: int, growth: int) -> tuple[int, int]:
         """A first place and by how much it moves; `growth`: of the dimension."""
