@@ -78,13 +78,13 @@ class DefinitionError(UsageError):
 
 
 class DynamicShape(UsageError):
-    """Dimensions of inputs have no value; `settings`, by name, are an example that gives them one.
+    """Dimensions of inputs have no value; `settings`, by name, are arguments that give them one.
 
-    They are arguments of `autotune.compile` and `tune`: `dims`, `shapes`.
+    They are of `autotune.compile` and `tune` (`dims`, `shapes`, `capacity`), with words for sizes.
     """
 
     def __init__(
-        self, message: str, hint: str = "", settings: Mapping[str, Mapping[str, Any]] | None = None
+        self, message: str, hint: str = "", settings: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(message, hint)
         self.settings = settings or {}

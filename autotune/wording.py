@@ -8,17 +8,18 @@ is a command as well, `autotune.compile(MODEL, log=LOG)`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Word:
     """A value that a reader puts in: VALUE."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    text: str
 
     def __repr__(self) -> str:
-        return self._text
+        return self.text
 
 
 VALUE = Word("VALUE")

@@ -32,6 +32,7 @@ FLOORS = {
     "file_kinds": 0,
     "json_schema": 0,
     "machine": 0,
+    "names": 0,
     "telemetry": 0,
     "pages": 0,
     "platforms": 0,

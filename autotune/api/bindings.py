@@ -17,25 +17,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.api.operators import operators_of
-from autotune.api.request import Dims, Source, Values
+from autotune.api.request import Dims, Like, Source, Values
 from autotune.api.sources import model_files
 from autotune.api.states import replaced_state
 from autotune.cache import FileStore
-from autotune.errors import UsageError
+from autotune.errors import DynamicShape, UsageError
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import Constants, require_constant
 from autotune.graph.grown_networks import grown_networks
 from autotune.graph.network import Network, network_at
 from autotune.graph.reader.constant_inputs import bind_constants
-from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at
+from autotune.graph.reader.dimensions import (
+    SIZE,
+    Shapes,
+    batches,
+    input_names,
+    is_decoder,
+    require_static,
+    shapes_at,
+)
 from autotune.graph.reader.grown import Grown, for_sessions, grown
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.state import CACHE_TYPES
+from autotune.names import listed, require_known
 from autotune.network.check.oracles import Original
 from autotune.network.compile.variants import unified
 from autotune.network.runtime.apart import ApartProcess, apart
 from autotune.records import Header
+from autotune.wording import arguments
 
 PLAIN = "f32"
 """The type of states as in the file."""
@@ -98,7 +108,8 @@ class Bound:
     `fallback`: what cannot be compiled may run in ONNX Runtime. `files`: the model's as they were
     in the beginning, for it is read several times. `grown`: of a model whose state grows, in the
     order of its variants. `replaced`: states of a fixed shape, by input. `process`: for models in
-    ONNX Runtime, which one process serves as long as this is there.
+    ONNX Runtime, which one process serves as long as this is there. `notes`: what was settled that
+    the source left open.
     """
 
     model: BoundModel
@@ -107,6 +118,7 @@ class Bound:
     files: Stamps = field(default=Stamps(()), compare=False)
     grown: tuple[Grown, ...] = ()
     replaced: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     process: ApartProcess = field(default_factory=apart, compare=False, repr=False)
 
     @property
@@ -145,6 +157,8 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     operators = operators_of(map(str, paths_of(source.operators)))
     model = BoundModel(path, bool(source.random_weights), operators, fixed, store)
     if source.capacity is not None:
+        if source.like is not None:
+            raise UsageError("a `capacity` leaves no shapes open", "leave out `like`")
         cache, extents = require_cache_type(source), _extents(source.dims)
         at = grown(path, source.capacity, source.chunks, source.state, extents, cache)
         at += tuple(for_sessions(at, source.sessions))
@@ -157,10 +171,57 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
         shapes = tuple(Variant(one, 1 / len(several)) for one in several)
         return Bound(model, shapes, False, files, at)
     require_cache_type(source)
-    named = source.shapes or source.dims or not known
-    found = variants(path, source.shapes, source.dims, fixed) if named else known
+    notes: tuple[str, ...] = ()
+    if source.shapes or source.dims or source.like is not None or not known:
+        given, dims, notes = _settled(path, source, fixed)
+        known = variants(path, given, dims, fixed)
     fallback = source.fallback and not source.state
-    return Bound(model, found, fallback, files, replaced=dict(source.state or {}))
+    replaced = dict(source.state or {})
+    return Bound(model, known, fallback, files, replaced=replaced, notes=notes)
+
+
+def _settled(path: Path, source: Source, fixed: Constants) -> tuple[Shapes, Dims, tuple[str, ...]]:
+    """Shapes of inputs, extents of dimensions, and notes: as the source says, and a batch of one.
+
+    Raises UsageError for arrays that are like no input, DynamicShape for dimensions that are open.
+    """
+    outline = read_outline(path)
+    bind_constants(outline, fixed)
+    shapes = {**_shapes_like(source.like, input_names(outline)), **(source.shapes or {})}
+    dims = dict(source.dims or {})
+    assumed = batches(outline, dims, shapes)
+    try:
+        require_static(outline, {*dims, *assumed}, shapes)
+    except DynamicShape as error:
+        raise _of_decoder(error) if is_decoder(outline) else error from None
+    if not assumed:
+        return shapes, dims, ()
+    sizes = arguments(dims=dict.fromkeys(assumed, SIZE))
+    note = f"the batch ({', '.join(assumed)}) is 1: {sizes} compiles for another"
+    return shapes, {**dims, **dict.fromkeys(assumed, 1)}, (note,)
+
+
+def _of_decoder(error: DynamicShape) -> DynamicShape:
+    settings = {"capacity": SIZE}
+    return DynamicShape(
+        error.message,
+        f"give the most tokens that this decoder keeps: {arguments(**settings)}; or one size of "
+        "each dimension: `dims`",
+        settings,
+    )
+
+
+def _shapes_like(like: Like, names: list[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes of inputs by name, as arrays have them."""
+    given: Any = {} if like is None else like
+    arrays = given if isinstance(given, Mapping) else {"": given}
+    if "" in arrays and len(names) != 1:
+        raise UsageError(
+            f"which input is the array like? {listed('input', names)}", "give arrays by name"
+        )
+    found = {name or names[0]: tuple(map(int, np.shape(a))) for name, a in arrays.items()}
+    require_known("input", found, names)
+    return found
 
 
 def told_of_state(source: Source) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from autotune.api.compile.compiling import compile_plan, plan
 from autotune.api.compile.fallback import Sources
 from autotune.api.compile.mixed_precision import most_within, seconds_by_product
 from autotune.api.compile.selection import CompilePlan, Progress, no_progress
-from autotune.api.request import CompileRequest, Dims, Given, Note, Shapes, by_fields, silent
+from autotune.api.request import CompileRequest, Dims, Given, Like, Note, Shapes, by_fields, silent
 from autotune.api.sources import model_bytes, model_files
 from autotune.brief import brief
 from autotune.config import AUTO_MAX_ERROR, LEAST_AGREEMENT
@@ -32,6 +32,7 @@ from autotune.files import replacing, require_place
 from autotune.graph.network import Port, chosen
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import read_file
+from autotune.names import require_known
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.bench.gate import GateVerdict, loads_of, rounds_within, verdict
 from autotune.network.bench.profile import seconds_per_call
@@ -66,8 +67,8 @@ _FEWER = 0.9
 class QuantiseRequest:
     """`model`: see `compile`. `data`: arrays by the names of the inputs, whose first dimension are
     samples, or one such mapping per inference; a model of one input takes an array of any name.
-    `output`: the ONNX file that is written. `shapes`, `dims`, `constants`, `threads`: as for
-    `compile`. `labels`: outputs whose rows are scores, of which the highest has to be the same;
+    `output`: the ONNX file that is written. `shapes`, `dims`, `like`, `constants`, `threads`: as
+    for `compile`. `labels`: outputs whose rows are scores, of which the highest has to be the same;
     None: those that look like it. `agreement`: the least share of rows with equal labels.
     `max_error`: where there are no labels, the largest difference over the largest value. `force`:
     `output` may take the place of a file that `quantise` did not write. `note` is told, in a line
@@ -80,6 +81,7 @@ class QuantiseRequest:
     _: KW_ONLY
     shapes: Shapes | None = None
     dims: Dims | None = None
+    like: Like = None
     constants: Mapping[str, Any] | None = None
     threads: int | None = None
     labels: Sequence[str] | None = None
@@ -217,6 +219,7 @@ class Quantising:
             path,
             shapes=asked.shapes,
             dims=asked.dims,
+            like=asked.like,
             constants=asked.constants,
             threads=asked.threads,
             check=check,
@@ -397,11 +400,7 @@ class Quantising:
 
 def _require_outputs(known: Sequence[str], names: Iterable[str]) -> None:
     """Raise UsageError for names that are no outputs of a model."""
-    for name in names:
-        if name not in known:
-            raise UsageError(
-                f"the model has no output '{name}'", f"its outputs are: {', '.join(known)}"
-            )
+    require_known("output", names, known)
 
 
 def multiplies_bytes(target: Target) -> bool:

@@ -20,7 +20,7 @@ from autotune.files import Files
 from autotune.graph.state import CHUNKS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from autotune.api.showing import Show
     from autotune.graph.reader.model_files import ModelSource
@@ -37,6 +37,8 @@ Values: TypeAlias = "int | Sequence[int] | Mapping[int, float]"
 """Extents that a dimension takes: one, several, or each with how often it is used."""
 Dims: TypeAlias = "Mapping[str, Values]"
 """Extents of dimensions, by name."""
+Like: TypeAlias = "Mapping[str, ArrayLike] | ArrayLike | None"
+"""Arrays, of which the shapes alone count."""
 Given: TypeAlias = "Mapping[str, NDArray[Any]] | Sequence[Mapping[str, NDArray[Any]]] | None"
 """The user's own inputs for a check, by name: of one inference or of several."""
 Note: TypeAlias = "Callable[[str], None]"
@@ -55,7 +57,9 @@ def never() -> bool:
 @dataclass(frozen=True)
 class Source:
     """`model`: the path of an ONNX file, its bytes, or an `onnx.ModelProto`. `shapes`: of inputs
-    with open dimensions. `dims`: extents of dimensions by name, see `bindings`. `constants`: inputs
+    with open dimensions. `dims`: extents of dimensions by name, see `bindings`; a batch without a
+    size is one. `like`: arrays that have the shapes of inputs, by name, or that of the only input.
+    `constants`: inputs
     that are the same in every inference. `random_weights`: for a model that comes without any; None
     as the log was made with. `operators`: files with ONNX operators of your own. `fallback`: what
     cannot be compiled is left to ONNX Runtime. `capacity`: most places of a state that grows, such
@@ -70,6 +74,7 @@ class Source:
     _: KW_ONLY
     shapes: Shapes | None = None
     dims: Dims | None = None
+    like: Like = None
     constants: Mapping[str, Any] | None = None
     random_weights: bool | None = None
     operators: Files = ()

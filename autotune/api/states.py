@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from autotune.errors import UsageError
 from autotune.graph.network import Network
 from autotune.graph.state import StateInfo
+from autotune.names import unknown_name
 
 
 def replaced_state(network: Network, pairs: Mapping[str, str]) -> StateInfo:
@@ -15,9 +16,7 @@ def replaced_state(network: Network, pairs: Mapping[str, str]) -> StateInfo:
     for name, result in pairs.items():
         for one, known, what in ((name, inputs, "input"), (result, outputs, "output")):
             if one not in known:
-                raise UsageError(
-                    f"the model has no {what} '{one}'", f"it has {', '.join(map(repr, known))}"
-                )
+                raise unknown_name(what, one, known)
         old, new = inputs[name], outputs[result]
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise UsageError(

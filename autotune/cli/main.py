@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,8 +14,7 @@ import click
 from autotune.cli.console import STDOUT_HINT, Invocation, common_options, put, say_error
 from autotune.cli.examples import examples_text
 from autotune.cli.streams import STDOUT_ERRORS, silence
-from autotune.cli.wording import option
-from autotune.errors import AutotuneError, DynamicShape, ExitCode
+from autotune.errors import AutotuneError, ExitCode
 from autotune.platforms import require_x86
 from autotune.version import __version__
 
@@ -107,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
         if state.debug and not isinstance(error, click.exceptions.Exit | SystemExit):
             traceback.print_exc()
         try:
-            return _report(_with_command(error, arguments))
+            return _report(error)
         except BrokenPipeError:  # stderr has no reader either
             return _report(SystemExit())
 
@@ -118,15 +116,6 @@ def _ended(code: int, state: Invocation) -> int:
         return code
     say_error(state.late_notes[0], "without --strict this is a note")
     return ExitCode.NOTED
-
-
-def _with_command(error: BaseException, arguments: Sequence[str]) -> BaseException:
-    """An error about open dimensions whose hint is the command that binds them, to be copied."""
-    if not isinstance(error, DynamicShape) or not error.settings:
-        return error
-    options = [option(name, value) for name, value in error.settings.items()]
-    command = " ".join(["autotune", shlex.join(arguments), *options])
-    return DynamicShape(error.message, f"bind them, for example: {command}", error.settings)
 
 
 def _report(error: BaseException) -> int:

@@ -206,6 +206,17 @@ def _constants_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _arrays_like(pairs: Iterable[tuple[str, Path]]) -> dict[str, Any] | None:
+    """Arrays by name, without one for the only input; None where there are none."""
+    from autotune.cli.arrays import read_array
+
+    found: dict[str, Any] = {}
+    for name, path in pairs:
+        array = read_array(path)
+        found |= array if isinstance(array, dict) else {name: array}
+    return found or None
+
+
 def _named(pairs: Iterable[tuple[str, V]], option: str, hint: Callable[[str], str]) -> dict[str, V]:
     found: dict[str, V] = {}
     for name, value in pairs:
@@ -249,6 +260,15 @@ _dim = click.option(
     callback=_as(_dims_of),
     help="Extents of a dimension by name: batch=4; several make variants: batch=1,4,8, "
     "sequence=16..256:16, with shares sequence=16:0.5,128:0.5. Repeatable.",
+)
+_like = click.option(
+    "--like",
+    "like",
+    type=Parsed("name=file", _named_file),
+    multiple=True,
+    callback=_as(_arrays_like),
+    help="Shapes of the inputs as these arrays have them: x.npy, name=x.npy, or an .npz. "
+    "Repeatable.",
 )
 _const = click.option(
     "--const",
@@ -433,7 +453,7 @@ def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-shape_options = _together(_shape, _dim, _const)
+shape_options = _together(_shape, _dim, _like, _const)
 """Of the shapes of a model with weights: fields of `api.request.Source`."""
 source_options = _together(shape_options, _random_weights)
 """Of what is computed: fields of `api.request.Source`."""

@@ -83,6 +83,8 @@ def command(
         options["random_weights"] = options["random_weights"] or model is None
         bound = bind(Source(model_path(model), **options))
         precision, found = precision or "f32", bound.variants
+        for text in bound.notes:
+            say_note(text)
         if look:
             if len(found) > 1:
                 raise UsageError("passes are shown for one shape", "give each --dim one extent")

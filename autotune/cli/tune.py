@@ -111,7 +111,7 @@ def command(
 
     if resume_or_start and log_path is None:
         raise UsageError("--resume-or-start is for --log", "name the log: --log model.jsonl")
-    request = TuneRequest(model, "", **options)
+    request = TuneRequest(model, "", **options, note=say_note)
     settings = _traced(resolved(request))
     n_threads = 0 if settings.config.runner else settings.config.threads
     task = read_workload(model, arguments, n_threads)

@@ -231,6 +231,7 @@ const handlers = {
 
 if (process.argv[2] === "unlink") fs.unlinkSync(process.argv[1]);
 try {
+  put(Buffer.from("autotune")); // what a shell has greeted with comes before
   for (;;) {
     get(requestBytes);
     const [what, ...arguments_] = request;

@@ -18,6 +18,7 @@ import signal
 import struct
 import subprocess
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -55,6 +56,9 @@ _INSTALL = (
     'head -c {n} >"$f" && chmod 700 "$f" && exec {engine}"$f" unlink'
 )
 _PREFIX, _NATIVE, _SCRIPT = "autotune-measure-", ".run", ".mjs"
+_START = b"autotune"
+"""What the program writes first."""
+_MOST_GREETING = 1 << 16
 _QUOTED_BYTES = 2000
 _TIMEOUT_S = 60
 _LEVELS = 3
@@ -92,7 +96,16 @@ class Connection:
             ) from error
         self._dropped: list[tuple[int, ...]] = []
         self._symbols: dict[str, int] = {}
-        self.send(program)
+        sender = threading.Thread(target=self._hand_over, args=(program,), daemon=True)
+        sender.start()  # it may greet at length before it reads
+        try:
+            self._await_start()
+            sender.join()
+        except ProgramEnded as error:
+            self._process.kill()
+            sender.join()
+            self.close()
+            raise _not_started(str(error)) from error
 
     def facts(self) -> MachineFacts:
         """What the program knows of its machine. Raises WorkerError where it does not start."""
@@ -100,9 +113,7 @@ class Connection:
             n = self._ask(_FACTS)
             text = self._receive(n).decode(errors="replace")
         except ProgramEnded as error:
-            raise WorkerError(
-                f"the measuring program does not start: {error}", "try the command of `runner`"
-            ) from error
+            raise _not_started(str(error)) from error
         return _facts_of(text)
 
     def map(self, n_bytes: int) -> int:
@@ -197,6 +208,26 @@ class Connection:
         if len(data) < n_bytes:
             raise ProgramEnded(self._how_it_ended())
         return data
+
+    def _hand_over(self, program: bytes) -> None:
+        with contextlib.suppress(OSError):  # what it wrote tells more
+            self._pipe.write(program)
+            self._pipe.flush()
+
+    def _await_start(self) -> None:
+        """Skip what a shell writes to its output, such as a greeting, before it runs the program.
+
+        Raises ProgramEnded where the program does not come.
+        """
+        assert self._process.stdout is not None
+        said = bytearray()
+        while not said.endswith(_START):
+            byte = self._process.stdout.read(1)
+            if not byte or len(said) > _MOST_GREETING:
+                how = "it writes without end" if byte else self._how_it_ended()
+                text = said.decode(errors="replace").strip()
+                raise ProgramEnded(how if "\n" in how else f"{how}\n{text}".strip())
+            said += byte
 
     def _how_it_ended(self) -> str:
         try:
@@ -315,10 +346,19 @@ class FarCode:
         return self.start + self.image.symbols[symbol]
 
 
+def _not_started(how: str) -> WorkerError:
+    """The error with the last line that the command wrote: what ssh says of a key or a port."""
+    first, *said = [line.strip() for line in how.splitlines() if line.strip()]
+    return WorkerError(
+        f"the measuring program does not start: {': '.join([*said[-1:], first])}",
+        "try the command of `runner`",
+    )
+
+
 def connect(command: str, program: bytes) -> Connection:
     """Start the program behind a command: see the module.
 
-    Raises UsageError where the command cannot be run.
+    Raises UsageError where the command cannot be run, WorkerError where the program does not start.
     """
     words = shlex.split(command)
     is_native = program.startswith(MAGIC)

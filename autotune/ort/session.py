@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from autotune import names
 from autotune.api.bindings import arrays_of
 from autotune.api.request import Dims, made_by_fields
 from autotune.cache import FileStore
@@ -321,23 +322,19 @@ class InferenceSession:
 
     def _require_inputs(self, feed: Mapping[str, Any]) -> None:
         """Raise UsageError where inputs are missing (as ONNX Runtime says it), or are none."""
-        names = [port.name for port in self._interface.inputs if port.name not in self._constants]
-        missing = [name for name in names if name not in feed]
+        ports = [port.name for port in self._interface.inputs]
+        missing = [name for name in ports if name not in feed and name not in self._constants]
         if missing:
             text = f"Required inputs ({missing}) are missing from input feed ({list(feed)})."
             raise as_client_error(UsageError(text, "give every input"), ValueError)
-        ports = [port.name for port in self._interface.inputs]
-        for name in feed.keys() - set(ports):
-            listed = ", ".join(f"'{n}'" for n in ports) or "none"
-            raise UsageError(f"there is no input '{name}'", f"the inputs are {listed}")
+        names.require_known("input", feed, ports)
 
     def _node_arg(self, port: ModelPort) -> NodeArg:
         shape = [self._bound.get(n, n) if isinstance(n, str) else n for n in port.shape]
         return NodeArg(port.name, port.type, shape)
 
     def _no_output(self, name: str) -> UsageError:
-        names = ", ".join(f"'{n}'" for n in self._output_names)
-        return UsageError(f"there is no output '{name}'", f"the outputs are {names}")
+        return names.unknown_name("output", name, self._output_names)
 
 
 def _kept_state(request: SessionRequest, store: FileStore | None, memory: str) -> KeptState:

@@ -258,12 +258,14 @@ def store_to_write(where: Where = None) -> RecordStore:
     return RecordStore(place)
 
 
-def store_to_read(where: Where = None, uses_cache: bool = True) -> RecordStore | None:
+def store_to_read(
+    where: Where = None, uses_cache: bool = True, note: Callable[[str], None] | None = None
+) -> RecordStore | None:
     """The store to read: `where`, else the one in AUTOTUNE_STORE, else that of the cache folder.
 
     None for "none", and where nothing was stored yet. The cache folder is left alone unless
-    `uses_cache`, and never fails. Raises UsageError where `where` is no store, else as
-    `store_to_write`.
+    `uses_cache`, and never fails. `note` is told where none is at the place of AUTOTUNE_STORE.
+    Raises UsageError where `where` is no store, else as `store_to_write`.
     """
     if where is not None and os.fspath(where) == NONE:
         return None
@@ -276,8 +278,14 @@ def store_to_read(where: Where = None, uses_cache: bool = True) -> RecordStore |
             )
         return RecordStore(place)
     if told := told_store():
+        if told == NONE:
+            return None
         place = place_of(told)
-        return RecordStore(place) if told != NONE and _is_store(place) else None
+        if _is_store(place):
+            return RecordStore(place)
+        if note is not None:
+            note(f"no store is at {place.title} yet, which AUTOTUNE_STORE names")
+        return None
     if uses_cache:
         with suppress(AutotuneError, OSError):
             place = place_of(cache_folder() / "store")

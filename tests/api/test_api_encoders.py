@@ -115,7 +115,7 @@ def test_what_stays_is_computed_once(session: ModelSession) -> None:
 def test_a_sequence_has_to_begin(session: ModelSession) -> None:
     with pytest.raises(UsageError, match="no sequence has begun"):
         session.step(tokens_of(1, 0))
-    with pytest.raises(UsageError, match="the model's inputs are"):
+    with pytest.raises(UsageError, match="there is no input 'encoder'; the input"):
         session.begin({"encoder": np.zeros(3)})
     begun(session)
     first = session.step(tokens_of(2, 0))

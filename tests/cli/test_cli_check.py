@@ -54,7 +54,7 @@ def test_the_check_takes_a_folder_and_reports_in_json(
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"z": np.zeros((4, 8), np.float32)}, "the inputs are 'z'"),
+        ({"z": np.zeros((4, 8), np.float32)}, "there is no input 'z'; the input is 'x'"),
         ({"x": np.zeros((4, 9), np.float32)}, "input 'x' has shape (4, 9), expected (4, 8)"),
         ({"x": np.zeros((4, 8))}, "input 'x' has dtype float64, expected float32"),
         (None, "x.npz is no NumPy array"),

@@ -91,7 +91,7 @@ def test_the_command_line_binds_inputs_up_to_the_bench(cli: Any, model: Path) ->
     [
         ("rate", ("no value", "--const sr=16000")),
         ("rate=fast", ("no value",)),
-        ("speed=1", ("no input 'speed'", "x, rate, n")),
+        ("speed=1", ("no input 'speed'", "'x', 'rate', 'n'")),
         ("rate=1.5", ("int64", "whole numbers")),
         ("rate=1,2", ("shape scalar", "has 2")),
         ("n=1,2,3", ("shape 2, the constant for it has 3",)),

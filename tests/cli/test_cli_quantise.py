@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rng = np.random.default_rng(7)
         save(make(rng), place).rename(place / f"{name}.onnx")
         np.savez(place / f"{name}.npz", x=rng.standard_normal(shape).astype(np.float32))
-    onnx.save(mlp(batch="n"), place / "open.onnx")
+    onnx.save(mlp(batch="rows"), place / "open.onnx")
     return place
 
 
@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_told_in_a_line(cli: Cli, folder: Path) -> None:
         ("labels.onnx", *data, "-o", "labels.onnx"): (2, "labels.onnx"),
         ("labels.onnx", *data, "--labels", "z"): (2, "no output 'z'"),
         ("q.onnx", *data): (2, "quantised already"),
-        ("open.onnx", "--data", "open.npz"): (2, "--dim n="),
+        ("open.onnx", "--data", "open.npz"): (2, "--dim rows="),
         ("no.onnx", *data): (2, "no.onnx"),
         ("labels.npz", *data): (1, "not an ONNX model"),
     }

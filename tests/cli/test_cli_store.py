@@ -224,3 +224,17 @@ def test_lengths_that_were_not_tuned_take_what_was_measured_at_others_and_are_ri
         assert "tasks take schedules measured at other extents" in done.err
         assert len(read_artifact(out).variants) == len(lengths.split(","))
         assert "outputs agree with ONNX Runtime" in done.err
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_store_of_the_environment_that_is_not_there_is_noted(
+    cli: Cli, model: Path, tmp_path: Path, form: str
+) -> None:
+    place = form.format(tmp_path / "none")
+    if "://" in place:
+        pytest.importorskip("fsspec")
+    for words in (("tune", model, "--dry-run"), ("compile", model, "-o", tmp_path / "m.atn")):
+        done = cli(*words, AUTOTUNE_STORE=place)
+        assert done.code == 0, done.err
+        assert done.err.count("note: no store is at ") == 1
+        assert str(tmp_path / "none") in done.err

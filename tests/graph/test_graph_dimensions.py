@@ -14,6 +14,7 @@ import autotune
 from autotune.api.bindings import MOST_VARIANTS, variants
 from autotune.errors import DynamicShape, UsageError
 from autotune.graph.network import build_network
+from autotune.graph.reader.dimensions import SIZE
 
 
 def saved(
@@ -72,7 +73,7 @@ def test_the_error_names_all_open_dimensions_and_where_they_are(attention: Path)
     assert "batch (ids.0, mask.0, past.0, bias.0)" in caught.value.message
     assert "sequence (ids.1, mask.1), past (past.1)" in caught.value.message
     assert "past + sequence" not in caught.value.message  # it follows from the others
-    assert caught.value.settings == {"dims": {"batch": 1, "sequence": 1, "past": 127}}
+    assert caught.value.settings == {"dims": dict.fromkeys(("batch", "sequence", "past"), SIZE)}
 
 
 def test_a_dimension_without_a_name_is_called_by_its_place(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_a_wrong_dimension_is_refused(attention: Path, options: Any, message: st
 def test_open_dimensions_beside_given_ones_are_named_alone(attention: Path) -> None:
     with pytest.raises(DynamicShape, match=r"no value: past \(past.1\)\n") as caught:
         variants(attention, dims={"batch": 2, "sequence": 5})
-    assert caught.value.settings == {"dims": {"past": 127}}
+    assert caught.value.settings == {"dims": {"past": SIZE}}
     assert variants(attention, shapes={"past": (2, 3)}, dims={"sequence": 5})
 
 

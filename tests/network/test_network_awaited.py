@@ -131,7 +131,7 @@ def test_a_failed_inference_of_a_cancelled_task_disturbs_nobody() -> None:
 
 def test_wrong_inputs_are_refused_as_by_run() -> None:
     async def main() -> None:
-        with pytest.raises(UsageError, match="the inputs are 'z'"):
+        with pytest.raises(UsageError, match="there is no input 'z'; the input is 'x'"):
             await Model(reversing(1)).run_async({"z": given(1)})
 
     asyncio.run(main())

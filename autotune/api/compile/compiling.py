@@ -160,6 +160,8 @@ def _planned(
         n_threads = 1
     store = program_store() if request.cache else None
     bound, size = bind(request, known, store), request.max_size
+    for text in bound.notes:
+        request.note(text)
     return CompilePlan(
         request,
         bound,
@@ -169,7 +171,7 @@ def _planned(
         config.max_error,
         config.precision,
         store=store,
-        records=store_to_read(request.store, uses_cache=request.cache),
+        records=store_to_read(request.store, request.cache, request.note),
         max_bytes=None if size is None else round(size * total_bytes(bound.path)),
         given=request.check_inputs,
         note=request.note,

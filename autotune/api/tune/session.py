@@ -115,7 +115,7 @@ def resolved(request: TuneRequest) -> Resolved:
         "rules": rule_files(paths_of(request.rules)),
         "operators": operators or None,
         "target": str(Path(target).resolve()) if target and is_of_file(target) else target,
-        "store": place_to_learn(request.store),
+        "store": place_to_learn(request.store, request.note),
     }
     found = resolve(request.preset, {name: getattr(request, name) for name in _WORDS} | files)
     if request.store is None and found.config.store:
@@ -124,12 +124,12 @@ def resolved(request: TuneRequest) -> Resolved:
     return found
 
 
-def place_to_learn(where: Where) -> str | None:
+def place_to_learn(where: Where, note: Note = silent) -> str | None:
     """The place of the store to learn from, the same in any folder; None where there is none.
 
     Raises as `store_to_read`.
     """
-    store = store_to_read(where)
+    store = store_to_read(where, note=note)
     return absolute(store.title) if store else "" if where else None
 
 
@@ -150,7 +150,8 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     bound = bind(replace(source, model=path, random_weights=is_random, operators=config.operators))
     sources = sources_of(bound, config.precision)
     require_tunable(sources, path.name)
-    notes = (*denial(), *sources.notes, *form_notes(plain_precision(config.precision), target))
+    forms = form_notes(plain_precision(config.precision), target)
+    notes = (*denial(), *bound.notes, *sources.notes, *forms)
     name = path.name
     if log is not None:
         remember(path, sources.wholes[0].model_hash)

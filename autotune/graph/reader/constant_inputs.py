@@ -15,6 +15,7 @@ from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from autotune.errors import UsageError
 from autotune.graph.constant_values import Array, Constants, require_constant
 from autotune.graph.reader.random_weights import replace_all
+from autotune.names import require_known
 
 
 def bind_constants(model: ModelProto, constants: Constants) -> None:
@@ -23,11 +24,8 @@ def bind_constants(model: ModelProto, constants: Constants) -> None:
     Raises UsageError for unknown inputs, and for values that do not fit the shape or type.
     """
     inputs = {value.name: value for value in model.graph.input}
+    require_known("input", constants, inputs)
     for name, given in constants.items():
-        if name not in inputs:
-            raise UsageError(
-                f"the model has no input '{name}'", f"its inputs are: {', '.join(inputs) or 'none'}"
-            )
         tensor = numpy_helper.from_array(as_input(inputs[name], given), name)
         model.graph.initializer.append(tensor)
     left = [value for value in model.graph.input if value.name not in constants]

@@ -11,22 +11,30 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Container, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from onnx import ModelProto, TensorShapeProto, ValueInfoProto
 
 from autotune.errors import DynamicShape, UsageError
-from autotune.wording import arguments
+from autotune.wording import Word, arguments
 
 Extents = Mapping[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
 
-_LENGTHS = ("seq", "len", "token", "time", "frame", "step")
-_PAST = "past"
-_USUAL_LENGTH, _USUAL_HEAD = 128, 64
-_USUAL_IMAGE = (1, 3, 224, 224)
+_UNNAMED = ("", "?", "-1", "None")
+"""What exporters write for a dimension without a name."""
+_NAMED_BATCH = re.compile(r"(\w*_)?n?batch(e?s|_?size|_?dim|_?axis|_\d+)?")
+_MADE_UP = re.compile(
+    r"n|b|bs|[_.]?(none|unk_*|unknown_*|dynamic|dyn|p2o\.dynamicdimension\.|dynamic_axes_|s|dim_?)\d*"
+)
+_MOST_TOLD = 5
+"""Places of a dimension; a decoder has it in two inputs of each layer."""
+SIZE = Word("SIZE")
+"""A size that a reader puts in."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -112,16 +120,30 @@ def require_static(
     free = {n: p for n, p in free_symbols(model, given).items() if n not in known}
     if not free and not unranked:
         return
-    dims = {name: _usual(name, places, model) for name, places in free.items()}
-    settings: dict[str, Any] = {"dims": dims} if dims else {}
-    settings |= {"shapes": {v.name: _USUAL_IMAGE for v in unranked}} if unranked else {}
-    what = [f"{name} ({', '.join(map(str, places))})" for name, places in free.items()]
+    settings: dict[str, Any] = {"dims": dict.fromkeys(free, SIZE)} if free else {}
+    settings |= {"shapes": {v.name: (SIZE, SIZE) for v in unranked}} if unranked else {}
+    what = [_told(name, places) for name, places in free.items()]
     what += [f"all of '{value.name}'" for value in unranked]
-    raise DynamicShape(
-        f"dimensions of the inputs have no value: {', '.join(what)}",
-        f"bind them, for example: {arguments(**settings)}",
-        settings,
-    )
+    hint = f"give their sizes: {arguments(**settings)}; or an input that has them: `like=ARRAYS`"
+    raise DynamicShape(f"dimensions of the inputs have no value: {', '.join(what)}", hint, settings)
+
+
+def _told(name: str, places: Iterable[InputDimension]) -> str:
+    shown = [str(place) for place in places]
+    if len(shown) > _MOST_TOLD:
+        shown[_MOST_TOLD:] = [f"{len(shown) - _MOST_TOLD} more"]
+    return name if shown == [name] else f"{name} ({', '.join(shown)})"
+
+
+def input_names(model: ModelProto) -> list[str]:
+    """Names of the inputs that are tensors without a value."""
+    return [value.name for value in _inputs(model)]
+
+
+def is_decoder(model: ModelProto) -> bool:
+    """Whether names of inputs speak of a state that grows, as exporters call it."""
+    names = [name.lower() for name in input_names(model)]
+    return any("past" in name or "cache" in name for name in names)
 
 
 def _inputs(model: ModelProto) -> Iterable[ValueInfoProto]:
@@ -141,7 +163,8 @@ def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:
 
 
 def _name(value: ValueInfoProto, axis: int) -> str:
-    return value.type.tensor_type.shape.dim[axis].dim_param or str(InputDimension(value.name, axis))
+    name = value.type.tensor_type.shape.dim[axis].dim_param
+    return str(InputDimension(value.name, axis)) if name in _UNNAMED else name
 
 
 def _shape_at(value: ValueInfoProto, extents: Extents) -> tuple[int, ...] | None:
@@ -176,13 +199,16 @@ def _require_known(
             for v in _inputs(model)
             for a, d in _fixed(v)
         }
-        known = ", ".join(f"{n} ({', '.join(map(str, p))})" for n, p in found.items()) or "none"
+        known = ", ".join(_told(n, p) for n, p in found.items()) or "none"
         if name in fixed:
             raise UsageError(
                 f"dimension '{name}' is {fixed[name]} in the model",
                 f"give `shapes` to change it anyway; open dimensions: {known}",
             )
-        raise UsageError(f"the model has no dimension '{name}'", f"its open dimensions: {known}")
+        near = "".join(f"did you mean '{n}'? " for n in get_close_matches(name, found, n=1))
+        raise UsageError(
+            f"the model has no dimension '{name}'", f"{near}its open dimensions: {known}"
+        )
     if extent < 0:
         raise UsageError(f"dimension '{name}' cannot be {extent}", "give 0 or more")
 
@@ -192,25 +218,41 @@ def _fixed(value: ValueInfoProto) -> Iterable[tuple[int, TensorShapeProto.Dimens
     return ((axis, dim) for axis, dim in dims if _is_fixed(dim))
 
 
-def _usual(name: str, places: tuple[InputDimension, ...], model: ModelProto) -> int:
-    """An extent to show how options are written."""
-    place, low = places[0], name.lower()
-    value = next(v for v in _inputs(model) if v.name == place.input)
-    if any(_PAST in n.lower() for n in symbols(model)):
-        return _usual_behind_a_cache(low)
-    if len(value.type.tensor_type.shape.dim) == len(_USUAL_IMAGE):
-        return _USUAL_IMAGE[place.axis]
-    return _USUAL_LENGTH if any(part in low for part in _LENGTHS) else 1
+def batches(
+    model: ModelProto, known: Collection[str] = (), shapes: Shapes | None = None
+) -> tuple[str, ...]:
+    """Open dimensions that count independent samples, as far as names and places tell.
+
+    A name with `batch` in it wherever it is; a short one, one that an exporter made up, or none
+    where it is the first of its inputs, and where the first of no other input says otherwise.
+    `known`, `shapes`: see `require_static`.
+    """
+    free = {n: p for n, p in free_symbols(model, shapes or {}).items() if n not in known}
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in _inputs(model)}
+    named = [name for name in free if _NAMED_BATCH.fullmatch(name.lower())]
+    firsts = {n: p for n, p in free.items() if n not in named and all(x.axis == 0 for x in p)}
+    made_up = [name for name, places in firsts.items() if _is_made_up(name, places)]
+    is_first = (
+        bool(made_up)
+        and max(ranks.values()) > 1
+        and all(_may_be_batch(v, {*made_up, *named, *known}) for v in _inputs(model))
+    )
+    return tuple(name for name in free if name in named or (is_first and name in made_up))
 
 
-def _usual_behind_a_cache(name: str) -> int:
-    """The same for one token behind those of a cache."""
-    if "cache" in name or "head" in name:
-        return _USUAL_HEAD
-    if _PAST in name:
-        return _USUAL_LENGTH - 1
-    is_of_encoder = "encoder" in name and "batch" not in name
-    return _USUAL_LENGTH if "total" in name or is_of_encoder else 1
+def _is_made_up(name: str, places: tuple[InputDimension, ...]) -> bool:
+    """Whether a name says nothing: that of its place, of a batch, or of an exporter."""
+    rest = name.removeprefix(places[0].input)
+    return name == str(places[0]) or _MADE_UP.fullmatch(rest.lower()) is not None
+
+
+def _may_be_batch(value: ValueInfoProto, names: Container[str]) -> bool:
+    """Whether the first dimension of an input may be a batch of one; that of a scalar may be."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return False
+    dims = tensor.shape.dim
+    return not dims or _name(value, 0) in names or (_is_fixed(dims[0]) and dims[0].dim_value == 1)
 
 
 # --- names that follow from others ------------------------------------------------------------

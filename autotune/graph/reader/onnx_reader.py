@@ -50,6 +50,7 @@ from autotune.graph.reader.tensors import Array, array_of
 from autotune.graph.reader.upgrades import is_converted
 from autotune.graph.reader.weights_apart import FileRange, parted, read_weights
 from autotune.graph.reader.widening import narrow_ports, widen
+from autotune.names import require_known
 from autotune.units import format_bytes
 from autotune.wording import arguments
 
@@ -304,10 +305,8 @@ def bind_inputs(model: ModelProto, shapes: Shapes) -> None:
     See `load_model`.
     """
     inputs = {i.name: i for i in model.graph.input}
+    require_known("input", shapes, inputs)
     for name, shape in shapes.items():
-        if name not in inputs:
-            known = ", ".join(inputs) or "none"
-            raise UsageError(f"the model has no input '{name}'", f"its inputs are: {known}")
         _require_rank(inputs[name], shape)
     for name, shape in shapes_at(model, {}, shapes).items():
         _bind(inputs[name], shape)

@@ -22,6 +22,7 @@ from autotune.errors import UsageError
 from autotune.graph.ir import Array
 from autotune.graph.reader.dimensions import is_tensor
 from autotune.graph.reader.static_caches import counted_places, first_places
+from autotune.names import unknown_name
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _PHRASES = re.compile(r"(?i)(past|present)[_.]?keys?[_.]?values?|(past|present)_kv")
@@ -431,6 +432,4 @@ def _is_flag(value: ValueInfoProto) -> bool:
 
 def _require(name: str, known: Mapping[str, ValueInfoProto], what: str) -> None:
     if name not in known:
-        raise UsageError(
-            f"the model has no {what} '{name}'", f"it has {', '.join(map(repr, known))}"
-        )
+        raise unknown_name(what, name, known)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from autotune.dtypes import is_of_ml_dtypes
 from autotune.errors import UsageError
+from autotune.names import listed, require_known
 from autotune.network.artifact.artifact import Endpoint
 
 Array = NDArray[Any]
@@ -62,10 +63,8 @@ def outputs_given(ends: Ends, out: Any) -> dict[str, Array]:
     """
     is_named = isinstance(out, Mapping)
     named = dict(out) if is_named else in_order([end for end, _ in ends.values()], out)
+    require_known("output", named, ends)
     for name, array in named.items():
-        if name not in ends:
-            outputs = ", ".join(f"'{n}'" for n in ends)
-            raise UsageError(f"there is no output '{name}'", f"the outputs are {outputs}")
         _require_fit(*ends[name], array)
     arrays = list(named.values())
     for n, array in enumerate(arrays):
@@ -108,10 +107,14 @@ def _share(a: Array, b: Array) -> bool:
 def require_names(ports: Sequence[Endpoint], inputs: Mapping[str, Array]) -> None:
     """Raise UsageError where `inputs` lack one of `ports`, or have others."""
     names = [end.name for end in ports]
-    if inputs.keys() != set(names):
-        wanted = ", ".join(f"'{name}'" for name in names)
-        given = ", ".join(f"'{name}'" for name in inputs) or "none"
-        raise UsageError(f"the inputs are {given}", f"the model's inputs are {wanted}")
+    if inputs.keys() == set(names):
+        return
+    require_known("input", inputs, names)
+    missing = [f"'{name}'" for name in names if name not in inputs]
+    verb = "is" if len(missing) == 1 else "are"
+    raise UsageError(
+        f"{', '.join(missing)} {verb} missing; {listed('input', names)}", "give every input"
+    )
 
 
 def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
