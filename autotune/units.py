@@ -41,6 +41,13 @@ def format_duration(seconds: float) -> str:
     return f"{minutes}m{secs:02d}s" if minutes else f"{secs}s"
 
 
+def counted(n: int, what: str) -> str:
+    """A number of things: `1 task`, `2 tasks`, `2 entries`."""
+    if n == 1:
+        return f"1 {what}"
+    return f"{n} {what[:-1]}ies" if what.endswith("y") else f"{n} {what}s"
+
+
 def format_seconds(seconds: float | None) -> str:
     """A latency with four significant digits: `1.234 ms`; `-` when there is none."""
     if seconds is None:

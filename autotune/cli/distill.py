@@ -12,6 +12,7 @@ from autotune.cli.options import FILE, force_option, format_option
 from autotune.errors import LogMismatch, UsageError
 from autotune.file_kinds import LOG
 from autotune.files import require_place, same_file
+from autotune.units import counted
 
 if TYPE_CHECKING:
     from autotune.cli.schemas import DistilledOutput
@@ -59,7 +60,7 @@ def command(
     missing = {key for header in log.headers for key, _ in header.tasks} - set(log.workloads)
     if missing:
         say_note(f"{len(missing)} tasks have no valid record; compile takes their default")
-    say(f"{len(log.records)} records of {len(log.workloads)} tasks")
+    say(f"{counted(len(log.records), 'record')} of {counted(len(log.workloads), 'task')}")
     done = {**done, "log": str(path), "records": len(log.records), "tasks": len(log.workloads)}
     _put(done, style)
 
@@ -85,6 +86,7 @@ def _add(paths: tuple[Path, ...], where: str) -> DistilledOutput:
         raise LogMismatch("no log holds a valid measurement", "tune first: autotune tune MODEL")
     store = store_to_write(where or None)
     n_added = sum(map(store.add, logs))
-    say(f"{n_added} entries of {len(tasks)} tasks added to the store {store.title}")
+    added = f"{counted(n_added, 'entry')} of {counted(len(tasks), 'task')}"
+    say(f"{added} added to the store {store.title}")
     n_records = sum(r.result.ok for log in logs for r in log.records)
     return {"log": None, "store": store.title, "records": n_records, "tasks": len(tasks)}

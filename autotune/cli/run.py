@@ -16,7 +16,7 @@ from autotune.cli.models import say_random_weights
 from autotune.cli.options import FILE, THREADS, force_option, format_option, input_option
 from autotune.file_kinds import ARRAYS
 from autotune.files import require_place
-from autotune.units import format_shape
+from autotune.units import counted, format_shape
 
 if TYPE_CHECKING:
     from autotune.cli.schemas import TensorOutput
@@ -55,7 +55,7 @@ def command(
     outputs = flat_outputs(model.run(_inputs(model, files)))
     if output is not None:
         write_npz(output, outputs)
-        say(f"{len(outputs)} outputs")
+        say(counted(len(outputs), "output"))
     if style == "json":
         found = [_facts(name, array) for name, array in outputs.items()]
         put_json({"outputs": found, "file": str(output) if output else None})

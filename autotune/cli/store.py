@@ -11,7 +11,7 @@ import click
 from autotune.cli.console import columns, common_options, put, put_json, say, say_note
 from autotune.cli.options import DURATION, format_option
 from autotune.errors import StoreError, UsageError
-from autotune.units import format_seconds
+from autotune.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from autotune.records import Log
@@ -26,14 +26,17 @@ _place_option = click.option(
 _target_option = click.option("--target", metavar="KEY", help="Of CPUs whose key begins so.")
 
 
-@click.group("store")
+@click.group("store", invoke_without_command=True, no_args_is_help=False)
 @common_options
-def command() -> None:
+@click.pass_context
+def command(context: click.Context) -> None:
     """A store holds the distilled records of many sessions, by CPU, threads and task.
 
     `distill --store` adds to it; `tune` begins with what it knows, and `compile` takes its records
     for tasks without a log. Any number of processes may read and write one at once.
     """
+    if context.invoked_subcommand is None:
+        put(context.get_help())
 
 
 @command.command("list")
@@ -78,7 +81,7 @@ def merge_command(others: tuple[str, ...], where: str | None, style: str) -> Non
     store = store_to_write(where) if sources else _opened(where)
     n_taken = sum(map(store.take, sources))
     n_fewer = store.merge()
-    say(f"{n_taken} entries taken in; {n_fewer} fewer after merging")
+    say(f"{counted(n_taken, 'entry')} taken in; {n_fewer} fewer after merging")
     if style == "json":
         put_json({"store": store.title, "taken": n_taken, "fewer": n_fewer})
     else:
@@ -118,7 +121,7 @@ def prune_command(
         put(path)
     if not dry_run:
         store.remove(paths)
-    say(f"{len(paths)} entries {'would be removed' if dry_run else 'removed'}")
+    say(f"{counted(len(paths), 'entry')} {'would be removed' if dry_run else 'removed'}")
 
 
 @command.command("verify")

@@ -26,7 +26,7 @@ from autotune.config import AUTO, plain_precision
 from autotune.errors import UsageError
 from autotune.printable import one_line
 from autotune.te.dag import shape_text
-from autotune.units import format_duration, format_flops, format_shapes
+from autotune.units import counted, format_duration, format_flops, format_shapes
 
 if TYPE_CHECKING:
     from autotune.api.bindings import Variant
@@ -184,7 +184,10 @@ def _task_text(network: Network, ids: Mapping[str, int]) -> str:
         )
         for key, weight in network.weights.items()
     ]
-    totals = f"{len(rows)} tasks, {len(network.calls)} calls, {format_flops(network.flops)}"
+    totals = (
+        f"{counted(len(rows), 'task')}, {counted(len(network.calls), 'call')}, "
+        f"{format_flops(network.flops)}"
+    )
     lines = [columns(head, rows, right=head[:3]), *_zeros_text(network, ids)]
     return "\n".join([*lines, f"{network.name}: {totals}"])
 

@@ -44,6 +44,7 @@ from autotune.cli.options import (
 )
 from autotune.config import option_of
 from autotune.errors import UsageError
+from autotune.units import counted
 
 if TYPE_CHECKING:
     from autotune.api.request import TuneRequest
@@ -146,7 +147,7 @@ def command(
             say_note(text)
         if events is None:
             say(
-                f"{title}: {len(session.log.workloads)} tasks, {prepared.target.cpu}, "
+                f"{title}: {counted(len(session.log.workloads), 'task')}, {prepared.target.cpu}, "
                 f"{_threads_text(session.header)}, seed {prepared.config.seed}, "
                 f"log {session.journal.path}"
             )
