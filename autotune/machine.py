@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
+from autotune.units import counted
 
 _MOUNT = Path("sys/fs/cgroup")
 _UNIFIED = ("", "unified")
@@ -70,7 +71,7 @@ def require_threads(n_threads: Any, are_here: bool = True) -> None:
         raise UsageError(f"cannot run on {n_threads} threads", "give a whole number, 1 or more")
     n_cores = len(usable_cpus())
     if are_here and n_threads > n_cores:
-        cores = "1 core" if n_cores == 1 else f"{n_cores} cores"
+        cores = counted(n_cores, "core")
         raise UsageError(
             f"cannot run on {n_threads} threads: this process may use {cores}",
             f"use at most {n_cores}, or allow this process more cores (taskset, cpuset)",

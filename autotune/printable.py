@@ -12,11 +12,16 @@ UTF-8 stay as they are.
 from __future__ import annotations
 
 import re
+import shutil
+import textwrap
 
 MOST_OF_MESSAGE = 2000
 """Characters of an error, a hint or a note."""
 MOST_OF_CELL = 200
 """Characters of a cell of a table."""
+
+LEAST_WIDTH = 20
+"""Columns of a terminal that text is folded for."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _BREAK = re.compile(r"[\t\n]")
@@ -49,3 +54,22 @@ def shortened(text: str, most: int = MOST_OF_MESSAGE) -> str:
     n_end = max(0, (most - len(middle)) // 4)
     n_begin = max(0, most - len(middle) - n_end)
     return f"{text[:n_begin]}{middle}{text[len(text) - n_end :]}"
+
+
+def folded(line: str, is_screen: bool, n_before: int = 0) -> str:
+    """A line for people, on a terminal folded between words, below which the rest is indented.
+
+    `n_before`: columns of what is written before it.
+    """
+    width = max(LEAST_WIDTH, shutil.get_terminal_size().columns)
+    if not is_screen or len(line) + n_before <= width:
+        return line
+    lines = textwrap.wrap(
+        line,
+        width,
+        initial_indent=" " * n_before,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)[n_before:]

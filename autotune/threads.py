@@ -14,20 +14,22 @@ from pathlib import Path
 
 from autotune.machine import VARIABLE, cpu_quota, told_threads, usable_cpus, whole_cpus
 from autotune.topology import read_cores
+from autotune.units import counted
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
     """A number, and the reason for it where it is not that of usable CPUs.
 
-    `str` of it is for people: `1 threads (a quota of 0.5 CPUs)`.
+    `str` of it is for people: `1 thread (a quota of 0.5 CPUs)`.
     """
 
     n: int
     reason: str = ""
 
     def __str__(self) -> str:
-        return f"{self.n} threads ({self.reason})" if self.reason else f"{self.n} threads"
+        number = counted(self.n, "thread")
+        return f"{number} ({self.reason})" if self.reason else number
 
 
 def unmeasured(core: frozenset[int]) -> bool:

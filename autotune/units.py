@@ -48,6 +48,11 @@ def counted(n: int, what: str) -> str:
     return f"{n} {what[:-1]}ies" if what.endswith("y") else f"{n} {what}s"
 
 
+def counted_of(n: int, total: int, what: str, verb: str) -> str:
+    """A number of so many things, and what they do: `1 of 1 task takes`, `2 of 3 tasks take`."""
+    return f"{n} of {counted(total, what)} {verb}{'s' if n == 1 else ''}"
+
+
 def format_seconds(seconds: float | None) -> str:
     """A latency with four significant digits: `1.234 ms`; `-` when there is none."""
     if seconds is None:

@@ -81,6 +81,21 @@ def test_another_platform_is_told_what_is_missing(there: str, use: str, text: st
     assert len(done.stderr.splitlines()) <= 2
 
 
+@pytest.mark.parametrize("use", [_COMMAND, _MODULE])
+def test_the_command_beside_numpy_alone_says_what_it_needs(use: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules['click'] = None\n{use}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    error, hint = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert error == "error: the command needs click, which is not installed"
+    assert hint.startswith("hint: install the package with its dependencies")
+
+
 def test_a_library_that_was_exported_is_loaded_on_any_cpu() -> None:
     code = f"{_ARM}; import autotune; autotune.ExportedModel; autotune.UnsupportedPlatform"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

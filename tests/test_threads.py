@@ -79,7 +79,7 @@ def test_a_quota_pays_for_whole_cpus(tmp_path: Path, quotas: tuple[float, ...], 
 
 def test_what_the_number_follows_from_is_said(tmp_path: Path) -> None:
     root = machine(tmp_path, 4, 2, (0.5,))
-    assert str(chosen(root, range(8))) == "1 threads (a quota of 0.5 CPUs)"
+    assert str(chosen(root, range(8))) == "1 thread (a quota of 0.5 CPUs)"
     assert str(chosen(root, range(8), told="3")) == "3 threads (AUTOTUNE_THREADS)"
     machine(tmp_path, 4, 2)
     fewer = chosen(tmp_path, range(8), siblings_help=lambda core: False)

@@ -4,6 +4,8 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.units import (
+    counted,
+    counted_of,
     format_bytes,
     format_duration,
     format_flops,
@@ -57,3 +59,15 @@ def test_sizes_and_work() -> None:
     assert format_flops(4.1e9) == "4.1 GFLOP"
     assert gflops(2e9, 0.5) == 4.0
     assert gflops(2e9, None) is None
+
+
+def test_one_thing_is_in_the_singular() -> None:
+    assert [counted(n, "task") for n in range(3)] == ["0 tasks", "1 task", "2 tasks"]
+    assert [counted(n, "entry") for n in range(3)] == ["0 entries", "1 entry", "2 entries"]
+    texts = [counted_of(n, total, "task", "take") for n, total in ((1, 1), (1, 2), (0, 2), (2, 2))]
+    assert texts == [
+        "1 of 1 task takes",
+        "1 of 2 tasks takes",
+        "0 of 2 tasks take",
+        "2 of 2 tasks take",
+    ]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from autotune.errors import UsageError
-from autotune.printable import printable
+from autotune.printable import folded, printable
 from autotune.tuner import (
     DeviceLeftOut,
     Event,
@@ -53,7 +53,7 @@ def showing(show: Show) -> Iterator[Callable[[Event], None]]:
 
 @contextmanager
 def _rendered(is_table: bool) -> Iterator[Callable[[Event], None]]:
-    from autotune.display.lines import folded, in_turns_text, summary_lines
+    from autotune.display.lines import in_turns_text, summary_lines
     from autotune.display.renderers import Plain, table_on_stderr
 
     last: list[str] = []

@@ -39,7 +39,7 @@ from autotune.config import AUTO
 from autotune.errors import TooSlow, UsageError
 from autotune.file_kinds import BENCH
 from autotune.files import require_place
-from autotune.units import format_duration, format_seconds, format_shapes
+from autotune.units import counted, format_duration, format_seconds, format_shapes
 
 if TYPE_CHECKING:
     from autotune.network.bench.bench import BenchResult
@@ -326,7 +326,7 @@ def verdict_text(found: GateVerdict, base: str) -> str:
     says = f"{found.outcome}{at}"
     if found.outcome == "undecided" and not at:
         says = "no difference that is sure"
-    return f"{found} times as long as {base}, {found.n_rounds} rounds: {says}"
+    return f"{found} times as long as {base}, {counted(found.n_rounds, 'round')}: {says}"
 
 
 def _memory(compiled: Model) -> dict[str, int]:
@@ -472,7 +472,9 @@ def profile_text(profile: NetworkProfile) -> str:
     n_calls = sum(t.n_calls for t in tasks)
     total, alone = format_seconds(profile.tasks_s), format_seconds(profile.alone_s)
     ratio = _ratio(profile.tasks_s / profile.alone_s if profile.alone_s else None)
-    rows.append(("Σ", "", str(n_calls), total, "100.0 %", alone, ratio, "", f"{len(tasks)} tasks"))
+    rows.append(
+        ("Σ", "", str(n_calls), total, "100.0 %", alone, ratio, "", counted(len(tasks), "task"))
+    )
     between = profile.inference_s - profile.tasks_s
     lines = [
         columns(head, rows, right=("id", *head[2:7]), least=("key", "share", "calls", "alone")),

@@ -19,10 +19,10 @@ from autotune.cli.streams import silence
 from autotune.cli.waiting import Waiting, has_colours, is_screen
 from autotune.cli.wording import as_options
 from autotune.errors import NoteForbidden, OutputError
-from autotune.printable import MOST_OF_CELL, one_line, printable, shortened
+from autotune.printable import MOST_OF_CELL, folded, one_line, printable, shortened
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_LINE_EVERY_S = 5.0
+_LINE_EVERY_S = 10.0
 STDOUT_HINT = "send the output to a place with room"
 
 
@@ -55,17 +55,17 @@ def stage(text: str) -> Iterator[None]:
         yield
 
 
-def say(text: str, head: str = "") -> None:
+def say(text: str, head: str = "", is_prose: bool = False) -> None:
     """Tell the person at the terminal something that is not data, in the words of the command.
 
     With --quiet nothing; with --verbose below the seconds since the command began. `head`: what is
-    before the text, in colours.
+    before the text, in colours. `is_prose`: a narrower terminal has it folded between words.
     """
     state = invocation()
     if state.quiet:
         return
     age = f"[{time.monotonic() - state.begun_s:6.1f} s] " if state.verbose else ""
-    _tell(text, age + head)
+    _tell(text, age + head, is_prose)
 
 
 def say_more(text: str) -> None:
@@ -74,14 +74,17 @@ def say_more(text: str) -> None:
         say(text)
 
 
-def _tell(text: str, head: str = "") -> None:
+def _tell(text: str, head: str = "", is_prose: bool = False) -> None:
     invocation().waiting.pause()
-    click.echo(head + as_options(printable(text)), err=True, color=has_colours())
+    text = as_options(printable(text))
+    if is_prose:
+        text = folded(text, is_screen(), len(click.unstyle(head)))
+    click.echo(head + text, err=True, color=has_colours())
 
 
 def say_error(message: str, hint: str = "") -> None:
     """The two lines of every failure."""
-    _tell(one_line(message), _styled("error:", "red"))
+    _tell(one_line(message), _styled("error:", "red"), is_prose=True)
     if hint:
         _tell(one_line(hint), _styled("hint:", "cyan"))
 
@@ -91,8 +94,8 @@ def _styled(text: str, colour: str) -> str:
 
 
 def tell_note(message: str) -> None:
-    """A note as one line."""
-    say(shortened(one_line(message)), _styled("note:", "yellow"))
+    """A note as one line; a terminal has it folded between words."""
+    say(shortened(one_line(message)), _styled("note:", "yellow"), is_prose=True)
 
 
 def say_note(message: str, is_shown: bool = False) -> None:

@@ -56,10 +56,12 @@ def command(
     log = distill(logs)
     write_log(path, log)
     if log.n_skipped:
-        say_note(f"{log.n_skipped} lines are foreign or corrupt; skipped")
+        say_note(f"{counted(log.n_skipped, 'line')} skipped: foreign or corrupt")
     missing = {key for header in log.headers for key, _ in header.tasks} - set(log.workloads)
     if missing:
-        say_note(f"{len(missing)} tasks have no valid record; compile takes their default")
+        say_note(
+            f"{counted(len(missing), 'task')} without a valid record; compile takes the default"
+        )
     say(f"{counted(len(log.records), 'record')} of {counted(len(log.workloads), 'task')}")
     done = {**done, "log": str(path), "records": len(log.records), "tasks": len(log.workloads)}
     _put(done, style)

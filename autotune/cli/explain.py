@@ -13,7 +13,7 @@ from autotune.cli.options import FILE, Parsed, format_option
 from autotune.cli.stages import STAGES, loopir_text
 from autotune.errors import LogMismatch, UsageError
 from autotune.te.dag import shape_text
-from autotune.units import format_flops, format_seconds, gflops
+from autotune.units import counted, format_flops, format_seconds, gflops
 
 if TYPE_CHECKING:
     from autotune.cli.schemas import BestOutput
@@ -195,13 +195,13 @@ def _overview(log: Log, key: str, records: list[MeasureRecord], best: MeasureRec
         ("task", f"{log.workloads[key].label}  {shape_text(dag)}"),
         ("key", key),
         ("work", format_flops(dag.flops)),
-        ("measured", f"{len(records)} candidates, {n_ok} valid"),
+        ("measured", f"{counted(len(records), 'candidate')}, {n_ok} valid"),
     ]
     if best is not None:
         rate = gflops(dag.flops, best.result.latency_s) or 0.0
         rows += [
             ("best", f"{format_seconds(best.result.latency_s)}, {rate:.1f} GFLOPS"),
-            ("on", f"{best.target_key}, {best.n_threads} threads"),
+            ("on", f"{best.target_key}, {counted(best.n_threads, 'thread')}"),
             ("error", f"{best.result.max_error or 0.0:.1e} of the largest value"),
             ("sketch", f"{best.sketch} (record {best.sequence})"),
         ]

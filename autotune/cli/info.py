@@ -10,7 +10,7 @@ import click
 
 from autotune.cli.console import common_options, counting, put, put_json
 from autotune.cli.options import TargetName, format_option
-from autotune.units import format_bytes
+from autotune.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from autotune.api.info import MachineInfo, PeakRates
@@ -82,7 +82,7 @@ def _cores(found: MachineInfo) -> str:
 
 
 def _peak_rows(peaks: PeakRates) -> Iterator[tuple[str, str]]:
-    threads = "1 thread" if peaks.n_threads == 1 else f"{peaks.n_threads} threads"
+    threads = counted(peaks.n_threads, "thread")
     rates = [f"{name} {rate * 1e-9:,.0f} GFLOP/s" for name, rate in peaks.flops.items()]
     rates += [
         f"L2 {peaks.l2_bytes * 1e-9:,.0f} GB/s",

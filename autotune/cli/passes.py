@@ -12,6 +12,7 @@ import click
 
 from autotune.cli.console import columns, put
 from autotune.errors import ModelError, UsageError
+from autotune.units import counted
 
 if TYPE_CHECKING:
     from autotune.api.bindings import Bound
@@ -131,7 +132,7 @@ def _dump(bound: Bound, to: Path, precision: str, most: int | None) -> None:
         steps = default_steps(dag, target, n_threads=1)
         for name, text_of in STAGES.items():
             _write(to / "tasks" / f"{number}-{key}" / f"{name}.txt", text_of(dag, steps, target))
-    put(f"{to}: {n_rewrites} rewrites, {len(network.tasks)} tasks")
+    put(f"{to}: {counted(n_rewrites, 'rewrite')}, {counted(len(network.tasks), 'task')}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -31,9 +31,10 @@ from autotune.cli.progress import JsonLines
 from autotune.cli.signals import ENDS, end_now, exit_code, handled
 from autotune.cli.waiting import is_screen
 from autotune.codec import to_json
-from autotune.display.lines import folded, in_turns_text, summary_lines
+from autotune.display.lines import in_turns_text, summary_lines
 from autotune.display.renderers import Plain, Renderer, table_on_stderr
 from autotune.errors import ExitCode
+from autotune.printable import folded
 from autotune.records import InTurns
 from autotune.tuner import (
     Budget,
@@ -46,7 +47,7 @@ from autotune.tuner import (
     event_to_json,
     of_target,
 )
-from autotune.units import format_duration
+from autotune.units import counted, format_duration
 
 if TYPE_CHECKING:
     from autotune.cli.schemas import SessionOutput
@@ -169,7 +170,7 @@ def _compare(session: OpenSession, stop: StopFlag, renderer: Renderer | None) ->
 
 def budget_text(budget: Budget) -> str:
     """`64 trials or 10m00s`."""
-    trials = [] if budget.trials is None else [f"{budget.trials} trials"]
+    trials = [] if budget.trials is None else [counted(budget.trials, "trial")]
     time_s = [] if budget.time_s is None else [format_duration(budget.time_s)]
     return " or ".join([*trials, *time_s])
 
@@ -231,8 +232,8 @@ def _conclude(
             for line in [*([f"{target}:"] if target else []), *summary_lines(finished)]:
                 say(folded(line, is_screen()))
         if finished.untried:
-            n = len(finished.untried)
-            say_late_note(f"{n} tasks were not reached; compile takes their default")
+            untried = counted(len(finished.untried), "task")
+            say_late_note(f"{untried} not reached; compile takes the default")
     for note in notes:
         tell_note(note)
     if any(finished.reason is StopReason.INTERRUPTED for finished in found.values()):

@@ -50,7 +50,7 @@ def list_command(where: str | None, target: str | None, style: str) -> None:
     found = store.read(lambda name: _is_of(name, target))
     rows = [_facts(name, log) for name, log in found.logs.items()]
     if found.damaged:
-        say_note(f"{len(found.damaged)} entries are damaged: see autotune store verify")
+        say_note(f"{counted(len(found.damaged), 'entry')} damaged: see autotune store verify")
     if style == "json":
         put_json(_by_task(rows))
         return
@@ -150,10 +150,11 @@ def verify_command(where: str | None, style: str) -> None:
     else:
         for one in (*damaged, *foreign):
             put(f"{one.path} {one.reason}")
-        put(f"{len(found.logs)} entries of {n_tasks} tasks are whole: {n_records} records")
+        whole = f"{counted(len(found.logs), 'entry')} of {counted(n_tasks, 'task')}"
+        put(f"{whole} whole: {counted(n_records, 'record')}")
     if damaged:
         raise StoreError(
-            f"{len(damaged)} entries of {store.title} are damaged",
+            f"{counted(len(damaged), 'entry')} of {store.title} damaged",
             "remove them: autotune store prune --damaged",
         )
 

@@ -11,6 +11,7 @@ import click
 from autotune.cli.console import common_options, say, say_note
 from autotune.cli.options import THREADS, runner_option, target_option
 from autotune.errors import ExitCode
+from autotune.units import counted
 
 _END_S = 12.0
 """Dask has so long to end in order."""
@@ -57,7 +58,7 @@ def command(
     device = served_device(target or "native", runner, threads)
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     serving = FleetServing(fleet, device, name, listening, say)
-    say(f"{name}: {device.target.key}, {device.n_threads} threads")
+    say(f"{name}: {device.target.key}, {counted(device.n_threads, 'thread')}")
     number = 0
 
     def stop(signal_number: int, frame: object) -> None:

@@ -15,6 +15,7 @@ from autotune.codegen.jit import Library
 from autotune.codegen.native_object import native_object
 from autotune.errors import CodegenError
 from autotune.target import Target
+from autotune.units import counted
 
 
 class Gang:
@@ -39,7 +40,7 @@ class Gang:
             n_missing = self._call(self._memory.address, function, argument, self.n_threads)
         if n_missing:
             raise CodegenError(
-                f"the system does not give {self.n_threads} threads",
+                f"the system does not give {counted(self.n_threads, 'thread')}",
                 "allow more (ulimit -u, pids.max of a container), or use fewer threads",
             )
 

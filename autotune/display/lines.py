@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.display.view import TaskRow, View, stop_text
-from autotune.printable import one_line
+from autotune.printable import LEAST_WIDTH, one_line
 from autotune.records import InTurns
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.tuner import (
@@ -26,12 +25,13 @@ from autotune.tuner import (
     TaskStop,
     Totals,
 )
-from autotune.units import format_duration, format_seconds
+from autotune.units import counted, format_duration, format_seconds
 
 _MAX_ROWS = 30
-_LEAST_WIDTH = 20  # of a terminal on which a table says anything
 _MORE_LINES = 2  # the head of the table, and how many tasks are not in it
 _MOST_NOTES = 3
+_LINES_PER_NOTE = 8  # one line of a note for so many of the terminal
+_INDENT = "  "
 _LEGEND_FROM = 16  # lines of a terminal
 _BAR = 30
 LEGEND = "Σ: of all calls, an estimate; % bound: least possible time by peak rates / best"
@@ -57,11 +57,12 @@ _COLUMNS = (
 
 
 def display(view: View, elapsed_s: float, width: int, height: int) -> RenderableType:
-    """The status, then as many of the heaviest tasks as fit below it; no line is wrapped."""
-    status = [_fitted(line, width) for line in status_lines(view, elapsed_s)]
+    """The status, notes, and as many of the heaviest tasks as fit; the terminal wraps no line."""
+    told = [*status_lines(view, elapsed_s), *note_lines(view, width, height)]
+    status = [_fitted(line, width) for line in told]
     legend = [_fitted(LEGEND, width)] if height >= _LEGEND_FROM else []
     n_rows = height - 1 - len(status) - _MORE_LINES - len(legend)
-    if n_rows < 1 or width < _LEAST_WIDTH:
+    if n_rows < 1 or width < LEAST_WIDTH:
         return Group(*status[: max(1, height - 1)])
     table = task_table(view, n_rows, width)
     more = more_text(view, table)
@@ -98,7 +99,7 @@ def task_table(view: View, n_rows: int = _MAX_ROWS, width: int = 80) -> Table:
 def more_text(view: View, table: Table) -> str:
     """Number of tasks that are not in a table, as text; empty where it has all of them."""
     n = len(view.rows) - table.row_count
-    return f"and {n} lighter {'task' if n == 1 else 'tasks'}" if n else ""
+    return f"and {counted(n, 'lighter task')}" if n else ""
 
 
 def _row_order(current: str, row: TaskRow) -> tuple[bool, bool, float]:
@@ -108,18 +109,38 @@ def _row_order(current: str, row: TaskRow) -> tuple[bool, bool, float]:
 
 
 def status_lines(view: View, elapsed_s: float) -> list[str]:
-    """Weighted latency now and untuned; the budget, used and left; the task at work; notes."""
+    """Weighted latency now and untuned; the budget, used and left; the task at work.
+
+    Before a session begins, only what it does: neither its tasks nor its budget are known.
+    """
+    if not view.has_begun:
+        return [_work_text(view)]
     share = view.share_done(elapsed_s)
     return [
-        f"Σ weight·latency {total_text(view)}",
+        total_text(view, "Σ weight·latency"),
         *([] if share is None else [bar_text(share)]),
         f"{format_duration(elapsed_s)} used, {view.left_text(elapsed_s)}"
-        f"  ·  {view.n_trials} trials{failure_text(view)}",
+        f"  ·  {counted(view.n_trials, 'trial')}{failure_text(view)}",
         _work_text(view),
         *([outlook_text(view.outlook)] if view.outlook else ()),
         *([_device_text(view)] if view.devices else []),
-        *(f"note: {note}" for note in view.notes[-_MOST_NOTES:]),
     ]
+
+
+def note_lines(view: View, width: int, height: int) -> list[str]:
+    """The last notes, folded between words; one that would take the room of the table is cut."""
+    most = max(1, height // _LINES_PER_NOTE)
+    lines = []
+    for note in view.notes[-_MOST_NOTES:]:
+        text = f"note: {one_line(note)}"
+        lines += textwrap.wrap(
+            text,
+            max(width, LEAST_WIDTH),
+            subsequent_indent=_INDENT,
+            max_lines=most,
+            placeholder=" …",
+        )
+    return lines
 
 
 def bar_text(share: float) -> str:
@@ -151,25 +172,26 @@ def _work_text(view: View) -> str:
 
 
 def _device_text(view: View) -> str:
-    """`2 devices: board-1 120 trials, board-2 96`."""
-    n = len(view.devices)
+    """`2 devices, trials: board-1 120, board-2 96`."""
     counts = ", ".join(f"{name} {n_trials}" for name, n_trials in view.devices.items())
-    return f"{n} {'device' if n == 1 else 'devices'}, trials: {counts}"
+    return f"{counted(len(view.devices), 'device')}, trials: {counts}"
 
 
-def total_text(view: View) -> str:
-    """`24.1 ms (31.0 ms untuned)`, and its coverage while tasks are missing.
+def total_text(view: View, what: str) -> str:
+    """`total 24.1 ms (31.0 ms untuned)`; `total of 2 of 3 tasks: 9.8 ms` while tasks are missing.
 
-    Nothing is compared that is not of the same calls.
+    Nothing is compared that is not of the same calls. A sum of a part says so before its number,
+    for the end of a line may be cut.
     """
     found = view.totals
     if not found.n_known:
-        return "-"
+        return f"{what} -"
     is_alike = found.total_s == found.tuned_s
     now = format_seconds(found.total_s or None)
     now += f" ({format_seconds(found.untuned_s)} untuned)" if is_alike and found.untuned_s else ""
     missing = len(view.rows) - found.n_known
-    return now if not missing else f"{now}, {found.n_known} of {len(view.rows)} tasks"
+    part = f" of {found.n_known} of {counted(len(view.rows), 'task')}:" if missing else ""
+    return f"{what}{part} {now}"
 
 
 def failure_text(view: View) -> str:
@@ -186,9 +208,9 @@ def batch_line(view: View, event: BatchMeasured) -> str:
     on = f"  on {', '.join(devices)}" if devices else ""
     return (
         f"{format_duration(event.elapsed_s):>7}  {share_text(view, event.elapsed_s)}"
-        f"{event.session_trials:>6} trials  "
+        f"{event.session_trials:>6} {'trial ' if event.session_trials == 1 else 'trials'}  "
         f"task {row.id:<3} {format_seconds(row.best_s):>9}  {row.gflops_text:>7} GFLOPS  "
-        f"total {total_text(view)}{failed}{on}"
+        f"{total_text(view, 'total')}{failed}{on}"
     )
 
 
@@ -217,9 +239,11 @@ def comparison_text(event: SessionFinished) -> str:
     """
     found = event.totals
     if found.ratio is None:
-        untold = ", no default program was measured" if found.n_known else ""
-        return f"{_ESTIMATE}: {format_seconds(found.total_s or None)}{untold}"
-    tasks = f"{found.n_compared} {'task' if found.n_compared == 1 else 'tasks'}"
+        if not found.n_known:
+            return f"{_ESTIMATE}: -"
+        of = f" of {counted(found.n_known, 'task')}"
+        return f"{_ESTIMATE}{of}: {format_seconds(found.total_s)}, no default program was measured"
+    tasks = counted(found.n_compared, "task")
     part = "" if found.is_complete else f" of {tasks} ({_share_text(found)})"
     again = ", finalists measured again" if event.n_remeasured else ""
     return (
@@ -244,21 +268,11 @@ def _share_text(found: Totals) -> str:
     return f"{math.floor(100 * found.share)} % of the FLOPs"
 
 
-def folded(line: str, is_screen: bool) -> str:
-    """A line of a summary, on a terminal folded between words, below which the rest is indented."""
-    width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns)
-    if not is_screen or len(line) <= width:
-        return line
-    return textwrap.fill(
-        line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
-
-
 def summary_lines(event: SessionFinished) -> Iterator[str]:
     """Summary of the session, for people."""
     early = event.reason in (StopReason.CONVERGED, StopReason.EXHAUSTED)
     yield (
-        f"stopped: {event.reason.value} after {event.n_trials} trials, "
+        f"stopped: {event.reason.value} after {counted(event.n_trials, 'trial')}, "
         f"{format_duration(event.elapsed_s)}"
         + (": no task has anything left to gain" if early else "")
     )

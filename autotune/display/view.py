@@ -21,7 +21,7 @@ from autotune.tuner import (
     Totals,
     TuningTask,
 )
-from autotune.units import format_duration, gflops
+from autotune.units import counted, format_duration, gflops
 
 
 @dataclass(slots=True)
@@ -58,6 +58,8 @@ class View:
     n_trials: int = 0
     totals: Totals = field(default_factory=Totals)
     outlook: Outlook | None = None
+    has_begun: bool = False
+    """Whether tasks and budget are known."""
     is_final: bool = False
     is_stopping: bool = False
     statuses: Counter[MeasureStatus] = field(default_factory=Counter)
@@ -77,7 +79,7 @@ class View:
                     TaskRow(i, p.task, p.n_trials, p.best_s, stop_text(p.stop))
                     for i, p in enumerate(event.tasks)
                 ]
-                self.rows = {row.task.key: row for row in rows}
+                self.has_begun, self.rows = True, {row.task.key: row for row in rows}
                 self.budget, self.elapsed_s = event.budget, event.elapsed_s
                 self.n_trials, self.totals = event.n_replayed, event.totals
                 self.outlook = event.outlook
@@ -120,8 +122,8 @@ class View:
         if self.budget.time_s is not None:
             parts.append(format_duration(self.budget.time_s - elapsed_s))
         if self.budget.trials is not None:
-            parts.append(f"{max(0, self.budget.trials - self.n_trials)} trials")
-        return f"{' or '.join(parts)} left" if parts else "no limit"
+            parts.append(counted(max(0, self.budget.trials - self.n_trials), "trial"))
+        return f"{' or '.join(parts)} left" if parts else "no limit of time or trials"
 
 
 def stop_text(stop: TaskStop | None) -> str:

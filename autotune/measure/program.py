@@ -44,6 +44,7 @@ from autotune.pages import EXECUTE, READ, WRITE
 from autotune.target import Target, needed_features
 from autotune.target.tiles import FEATURE, TILE_REQUEST
 from autotune.toolchain import static_program
+from autotune.units import counted
 
 Array = NDArray[Any]
 
@@ -282,7 +283,8 @@ class ProgramExecutor:
             *self._gang, function, argument, self.n_threads
         ):
             raise CodegenError(
-                f"the machine does not give {self.n_threads} threads", "use fewer `threads`"
+                f"the machine does not give {counted(self.n_threads, 'thread')}",
+                "use fewer `threads`",
             )
 
     def _loaded_gang(self) -> tuple[int, int]:

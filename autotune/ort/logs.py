@@ -14,6 +14,7 @@ from autotune.errors import AutotuneError
 from autotune.ort.cached import hash_of
 from autotune.records import Log, read_log
 from autotune.target import host_target
+from autotune.units import counted
 
 LOGGER = logging.getLogger("autotune")
 _LOG_NAMES = ("{}-best.jsonl", "{}.jsonl")
@@ -57,7 +58,7 @@ def _misfit(log: Log, model: Path, threads: int | None) -> str:
     if not any(record.target_key == host_target().key for record in log.records):
         return "it was made on another CPU"
     if threads not in (None, log.header.n_threads):
-        return f"it was made for {log.header.n_threads} threads"
+        return f"it was made for {counted(log.header.n_threads, 'thread')}"
     if TuneConfig.from_json(log.settings).operators:
         return "it names files with operators (give it as `log` if you trust them)"
     return ""

@@ -50,6 +50,7 @@ from autotune.ort.preparing import with_log
 from autotune.ort.request import SessionArguments, SessionRequest
 from autotune.ort.room import Room
 from autotune.ort.waits import told_if_long
+from autotune.units import counted
 
 _LISTED = (list, tuple, int, float)
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
@@ -258,7 +259,8 @@ class InferenceSession:
             ", ".join(f"{arg.name} {arg.type} {arg.shape}" for arg in args)
             for args in (self.get_inputs(), self.get_outputs())
         )
-        return f"InferenceSession({self._saved[0].name}: {ins} -> {outs}, {self._threads} threads)"
+        threads = counted(self._threads, "thread")
+        return f"InferenceSession({self._saved[0].name}: {ins} -> {outs}, {threads})"
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._saved

@@ -22,7 +22,7 @@ from autotune.records import InTurns
 from autotune.reporting import plots
 from autotune.reporting.figures import SearchComparison, SearchFigures, TaskFigures
 from autotune.tuner import Resource, TaskStop
-from autotune.units import format_duration, format_flops, format_seconds
+from autotune.units import counted, format_duration, format_flops, format_seconds
 
 _HEAVIEST = 12
 """Tasks that are plotted one by one."""
@@ -154,7 +154,7 @@ def _result(figures: SearchFigures) -> Iterator[Block]:
         else headline(figures)
     )
     rows = [
-        ("CPU", f"{figures.cpu}, {_counted(figures.n_threads, 'thread')}"),
+        ("CPU", f"{figures.cpu}, {counted(figures.n_threads, 'thread')}"),
         ("Begun", figures.created),
         ("Search", _search_text(figures)),
     ]
@@ -170,9 +170,9 @@ def _result(figures: SearchFigures) -> Iterator[Block]:
 def _search_text(figures: SearchFigures) -> str:
     reason = f"stopped: {figures.stopped}" if figures.stopped else "without an end"
     runs = f" in {figures.n_runs} runs" if figures.n_runs > 1 else ""
-    trials = _counted(figures.n_trials, "trial")
+    trials = counted(figures.n_trials, "trial")
     return (
-        f"{_counted(len(figures.tasks), 'task')}, {trials}, {format_duration(figures.elapsed_s)}"
+        f"{counted(len(figures.tasks), 'task')}, {trials}, {format_duration(figures.elapsed_s)}"
         f"{runs}; {reason}"
     )
 
@@ -181,10 +181,6 @@ def _seconds_text(seconds: dict[str, float]) -> str:
     wall = {n: seconds[n] for n in ("search", "model", "measure") if n in seconds}
     total = sum(wall.values()) or 1.0
     return ", ".join(f"{name} {100 * value / total:.0f} %" for name, value in wall.items())
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 # --- latency over the search --------------------------------------------------------------------
@@ -201,7 +197,7 @@ def _progress(figures: SearchFigures) -> Iterator[Block]:
     yield Picture(
         "Latency over trials",
         f"From {format_seconds(first.latency_s)} to {format_seconds(last.latency_s)} in "
-        f"{_counted(last.n_trials, 'trial')}"
+        f"{counted(last.n_trials, 'trial')}"
         + (f"; half of the gain after {half.n_trials}." if has_gain else "."),
         plots.progress(figures, "trials"),
     )
@@ -255,7 +251,7 @@ def _where(figures: SearchFigures) -> Iterator[Block]:
     gain = max(calls, key=lambda c: (c.untuned_s or 0.0) - (c.tuned_s or 0.0))
     saved = (gain.untuned_s or 0.0) - (gain.tuned_s or 0.0)
     text = (
-        f"{_counted(len(top), 'group')} of calls {'take' if len(top) > 1 else 'takes'} "
+        f"{counted(len(top), 'group')} of calls {'take' if len(top) > 1 else 'takes'} "
         f"{100 * share:.0f} % of the tuned latency. Most was saved by "
         f"{gain.label} (task {' and '.join(map(str, gain.tasks))}): "
         f"{format_seconds(saved if saved > 0 else None)}."
@@ -284,7 +280,7 @@ def _profiled(shapes: str, profile: NetworkProfile) -> Iterator[Block]:
     tasks = sorted(profile.tasks, key=lambda t: -t.time_s)
     whole = (
         f"Measured here, {shapes}: one inference takes {format_seconds(profile.inference_s)} "
-        f"({_counted(profile.n_runs, 'run')}, {_counted(profile.n_threads, 'thread')})."
+        f"({counted(profile.n_runs, 'run')}, {counted(profile.n_threads, 'thread')})."
     )
     noise = f" Meanwhile {profile.noise.causes}." if profile.noise else ""
     if not profile.adds_up:
@@ -294,7 +290,7 @@ def _profiled(shapes: str, profile: NetworkProfile) -> Iterator[Block]:
         )
         return
     n_slow = sum(t.is_slow for t in tasks)
-    who = _counted(n_slow, "task") if n_slow else "No task"
+    who = counted(n_slow, "task") if n_slow else "No task"
     slow = f"{who} {'take' if n_slow > 1 else 'takes'}"
     yield Paragraph(
         f"{whole}{noise} {slow} more than {SLOW_RATIO} times as long in the network as alone."
@@ -422,11 +418,11 @@ def _predicted(figures: SearchFigures) -> Iterator[Block]:
 def _failures(figures: SearchFigures) -> Iterator[Block]:
     if not figures.failures:
         if figures.n_trials:
-            yield Paragraph(f"None of {_counted(figures.n_trials, 'trial')} failed.")
+            yield Paragraph(f"None of {counted(figures.n_trials, 'trial')} failed.")
         return
     total = sum(f.n for f in figures.failures)
     kinds = ", ".join(f"{f.n} {f.status}" for f in figures.failures)
-    share = f"{total} of {figures.n_trials} candidates failed: {kinds}."
+    share = f"{total} of {counted(figures.n_trials, 'candidate')} failed: {kinds}."
     yield Picture("Failed candidates by kind", share, plots.failures(figures))
     rows = tuple((f.status, str(f.n), _ids(f.tasks), f.example) for f in figures.failures)
     head = ("status", "candidates", "tasks", "one of the messages")
@@ -482,7 +478,7 @@ def _compared(
     )
     n_alike = len(comparison.tasks) - len(changed)
     text = (
-        f"{sums}Of {_counted(len(comparison.tasks), 'task')} that both know, {n_faster} are "
+        f"{sums}Of {counted(len(comparison.tasks), 'task')} that both know, {n_faster} are "
         f"faster, {n_slower} slower, {n_alike} the same within twice their noise."
     )
     yield Paragraph(text)

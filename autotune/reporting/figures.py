@@ -37,7 +37,7 @@ from autotune.tuner import (
     traffic,
 )
 from autotune.tuner.ledger import Ledger
-from autotune.units import gflops
+from autotune.units import counted, gflops
 
 _MOST_POINTS = 80
 """Places at which the latency of the network is computed: each costs all records of a task."""
@@ -374,11 +374,12 @@ class _Search:
         if log.torn:
             yield "the last line of the log is cut off: its run was killed, or goes on"
         if log.n_skipped:
-            yield f"{log.n_skipped} lines of the log are foreign or corrupt; skipped"
+            yield f"{counted(log.n_skipped, 'line')} of the log skipped: foreign or corrupt"
         if n_others := len(log.records) - len(self.ours):
+            threads = counted(log.header.n_threads, "thread")
             yield (
-                f"{n_others} records of other CPUs, thread counts or models are left out: "
-                f"this is about {log.header.n_threads} threads of {log.header.target.cpu}"
+                f"{counted(n_others, 'record')} of other CPUs, thread counts or models left out: "
+                f"this is about {threads} of {log.header.target.cpu}"
             )
         if lost := len(log.header.tasks) - len(self.tasks):
             yield f"the log lacks the computation of {lost} of its tasks"
@@ -492,7 +493,7 @@ def compared(figures: SearchFigures, other: SearchFigures) -> SearchComparison:
         if ours != theirs:
             notes.append(f"{_DIFFERENCES[name]}: {_text(theirs)} against {_text(ours)}")
     if n_left := len({t.key for t in figures.tasks} ^ known.keys()):
-        notes.append(f"{n_left} tasks are in one of the logs only")
+        notes.append(f"{counted(n_left, 'task')} in one of the logs only")
     return SearchComparison(
         tasks,
         before_s,

@@ -189,7 +189,7 @@ def test_settings_that_do_not_fit_are_told(
     with pytest.raises(UsageError, match="keeps its own seed"):
         task.tune(trials=1, log=log, seed=3)
     other = autotune.Task(matmul_add, (20, 24, 28), threads=1, target="x86-64-v3")
-    with pytest.raises(LogMismatch, match=r"is for 1 threads of .*, this task for 1 of x86-64-v3"):
+    with pytest.raises(LogMismatch, match=r"is for 1 thread of .*, this task for 1 of x86-64-v3"):
         other.tune(trials=1, log=log)
     capfd.readouterr()
     assert other.tune(trials=1, show="nothing").latency_s > 0

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from autotune.cli.console import columns, counting
+from autotune.cli.console import columns, counting, say_error, tell_note
 
 
 def test_a_log_gets_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now_s = iter((0.0, 1.0, 6.0, 6.0, 7.0, 12.0, 12.0))
+    now_s = iter((0.0, 1.0, 11.0, 11.0, 12.0, 22.0, 22.0))
     monkeypatch.setattr("autotune.cli.console.time.monotonic", lambda: next(now_s))
     with counting("choosing programs") as tell:
         for n in range(4):
@@ -38,3 +38,19 @@ def test_a_narrow_terminal_gets_fewer_columns_and_a_file_all(
         lines = columns(head, rows, head[1:], least=("std", "error", "median")).splitlines()
         assert lines[0].split() == kept
         assert max(map(len, lines)) <= width
+
+
+def test_a_note_is_folded_between_words_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "one of the inputs decides what is computed, and is looked at in every inference"
+    monkeypatch.setenv("COLUMNS", "40")
+    tell_note(text)
+    assert capsys.readouterr().err == f"note: {text}\n"
+    monkeypatch.setattr("autotune.cli.console.is_screen", lambda: True)
+    for tell, head in ((tell_note, "note: "), (say_error, "error: ")):
+        tell(text)
+        first, *others = capsys.readouterr().err.splitlines()
+        assert max(map(len, [first, *others])) <= 40
+        assert all(line.startswith("  ") for line in others)
+        assert " ".join([first, *map(str.strip, others)]) == head + text

@@ -275,13 +275,13 @@ def test_a_session_says_what_its_number_of_threads_follows_from(
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_THREADS", "1")
     told = here("tune", model, "--log", tmp_path / "x.jsonl", "--trials", 1)
-    assert "1 threads (AUTOTUNE_THREADS), seed" in told.err
+    assert "1 thread (AUTOTUNE_THREADS), seed" in told.err
     monkeypatch.delenv("AUTOTUNE_THREADS")
     monkeypatch.setattr(threads, "cpu_quota", lambda root: 0.5)
     monkeypatch.setattr(threads, "usable_cpus", lambda: frozenset({0, 1}))
     told = here("tune", model, "--log", tmp_path / "y.jsonl", "--trials", 1)
-    assert "1 threads (a quota of 0.5 CPUs), seed" in told.err
-    assert "1 threads (a quota of 0.5 CPUs)" in here("tune", model, "--dry-run").out
+    assert "1 thread (a quota of 0.5 CPUs), seed" in told.err
+    assert "1 thread (a quota of 0.5 CPUs)" in here("tune", model, "--dry-run").out
 
 
 def test_code_for_another_machine_may_have_more_threads_than_this_one(

@@ -18,7 +18,8 @@ from autotune.cli.schemas import output_schema
 from autotune.cli.wording import as_options
 from autotune.codec import to_json
 from autotune.config import resolve
-from autotune.display.lines import folded, in_turns_text
+from autotune.display.lines import in_turns_text
+from autotune.printable import folded
 from autotune.records import End, InTurns, Journal, read_log
 from autotune.target import parse_target
 from tests.forking import Cli

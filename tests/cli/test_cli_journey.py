@@ -120,7 +120,7 @@ def test_distill_then_compile_then_run(cli: Cli, tuned: Path, tmp_path: Path) ->
 def test_compile_without_a_log_takes_the_default(cli: Cli, model: Path, tmp_path: Path) -> None:
     done = cli("compile", model, "--verify", cwd=tmp_path)
     assert (done.code, done.out) == (0, "mlp.atn\n"), done.err
-    assert "2 of 2 tasks take their analytic default" in done.err
+    assert "2 of 2 tasks take the analytic default" in done.err
     done = cli("run", tmp_path / "mlp.atn")
     assert (done.code, done.out.split()[:2]) == (0, ["output", "shape"])
 
@@ -184,7 +184,7 @@ def test_warm_start_measures_the_best_of_an_earlier_log_first(
     common = ("--threads", 1, "--preset", "ci")
     done = cli("tune", model, "--log", log, "--trials", 8, *common, "--warm-start", old)
     assert done.code == 0, done.err
-    assert "warm start: 16 measurements of 2 tasks, 2 of them tasks of this model" in done.err
+    assert "warm start: 16 measurements of 2 tasks, 2 of these tasks in this model" in done.err
     after = read_log(log)
     assert after.header.config["warm_start"] == [str(old)]
     best = ranked_records(before.records)

@@ -193,7 +193,7 @@ def test_finalists_are_measured_again_in_every_output(
         (
             Totals(5e-3, 3),
             0,
-            "estimate, Σ weight·latency: 5.000 ms, no default program was measured",
+            "estimate, Σ weight·latency of 3 tasks: 5.000 ms, no default program was measured",
         ),
         (
             Totals(5e-3, 3, 4e-3, 2e-3, 2, 0.999),
@@ -304,6 +304,36 @@ def test_nothing_measured_yet() -> None:
         "0s used, 5 trials left  ·  0 trials",
         "starting: a default program for each task",
     ]
+
+
+def test_before_a_session_nothing_is_said_of_its_budget() -> None:
+    assert status_lines(View(), 1.0) == ["starting: a default program for each task"]
+
+
+def test_a_budget_without_limits_says_so() -> None:
+    view = View()
+    view.apply(SessionStarted("r", (), Budget(), 1, 0.0, Totals()))
+    assert status_lines(view, 1.0)[1] == "1s used, no limit of time or trials  ·  1 trial"
+
+
+@pytest.mark.parametrize(("width", "height", "n_lines"), [(80, 24, 3), (40, 24, 3), (80, 10, 1)])
+def test_a_note_is_folded_between_words_and_leaves_room_for_the_table(
+    many: View, width: int, height: int, n_lines: int
+) -> None:
+    many.notes.append("the weights are read again and again, " * 20)
+    lines = drawn(many, width, height)
+    begin = next(i for i, line in enumerate(lines) if line.startswith("note: the weights"))
+    note = lines[begin : begin + n_lines]
+    assert all(line.startswith("  ") for line in note[1:])
+    assert note[-1].endswith(" …")
+    assert lines[begin + n_lines].startswith("id")
+    assert max(map(len, lines)) <= width
+
+
+def test_a_short_note_is_whole_on_a_narrow_terminal(many: View) -> None:
+    many.notes.append("others keep 0.7 of 2 cores busy; times are less certain: stop the others")
+    begin = drawn(many, 60, 24).index("note: others keep 0.7 of 2 cores busy; times are less")
+    assert drawn(many, 60, 24)[begin + 1] == "  certain: stop the others"
 
 
 def test_batch_line_without_a_valid_program(story: list[Event]) -> None:

@@ -51,7 +51,7 @@ def test_a_bound_leaves_transformed_weights_out(
     assert sum(free["bytes_by_kind"].values()) == free["bytes"] > 2 * n_model
     code, out, err = compiled(folder, capsys, "--max-size", "1.1x")
     assert code == 0, err
-    assert "1 of 2 tasks take a program with smaller weights" in err
+    assert "1 of 2 tasks takes a program with smaller weights" in err
     bound = json.loads(out)
     assert bound["bytes_by_kind"]["weights transformed"] == 0
     assert bound["bytes"] < 1.2 * n_model

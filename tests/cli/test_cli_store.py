@@ -88,7 +88,7 @@ def test_part_of_the_tasks_from_the_log_and_part_from_the_store(
     out = tmp_path / "m.atn"
     command = ("compile", model, "--log", tmp_path / "part.jsonl", "--no-check", "-o", out)
     done = cli(*command, "--store", store)
-    assert "note: 1 of 2 tasks take records of" in done.err
+    assert "note: 1 of 2 tasks takes records of" in done.err
     assert read_artifact(out).stored == (first,)
     assert "analytic default" not in done.err
 
@@ -106,12 +106,12 @@ def test_tune_begins_with_what_the_store_knows_of_the_tasks_and_of_their_form(
         assert done.code == 0, done.err
         told[name] = done.err
         assert read_log(log).settings["store"] == str(store)
-    assert "2 of them tasks of this model" in told["same"]
-    assert "0 of them tasks of this model, 2 of the form of some" in told["other"]
+    assert "2 of these tasks in this model" in told["same"]
+    assert "0 of these tasks in this model, 2 of the form of some" in told["other"]
     measured = {r.workload: r.steps_json for r in read_log(tmp_path / "same.jsonl").records}
     assert measured.keys() <= best.keys()
     resumed = cli("resume", tmp_path / "same.jsonl", "--trials", 2)
-    assert "2 of them tasks of this model" in resumed.err
+    assert "2 of these tasks in this model" in resumed.err
     again = cli("distill", tmp_path / "same.jsonl", tmp_path / "other.jsonl", "--store", store)
     assert again.code == 0
     assert len(listed(cli, "--store", store)) > 2
@@ -138,7 +138,7 @@ def test_verify_finds_what_is_damaged_and_prune_removes_what_is_named(
     (store / "notes.txt").write_text("mine")
     done = cli("store", "verify", "--store", store)
     assert done.code == 4
-    assert "1 entries" in done.err.splitlines()[-2]
+    assert "1 entry" in done.err.splitlines()[-2]
     assert {line.split()[0] for line in done.out.splitlines()[:-1]} == {
         str(broken.relative_to(store)),
         "notes.txt",

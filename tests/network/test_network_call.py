@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_told(model: Model, inputs: Any, out: Any, message:
 
 def test_a_model_is_shown_and_pickled(model: Model) -> None:
     assert repr(model) == (
-        "Model(sums, 1 threads: a float32[3, 5], b float32[3, 5] -> both float32[3, 5], "
+        "Model(sums, 1 thread: a float32[3, 5], b float32[3, 5] -> both float32[3, 5], "
         "twice float32[3, 5])"
     )
     again = pickle.loads(pickle.dumps(model))

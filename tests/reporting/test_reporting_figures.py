@@ -81,7 +81,7 @@ def test_records_of_other_machines_are_left_out(small: SmallLog) -> None:
     small.records.append(replace(small.records[3], target_key="other", sequence=9))
     found = figures_of(small.log(), "small.jsonl")
     assert found.n_trials == 6
-    assert any("1 records of other CPUs" in note for note in found.notes)
+    assert any("1 record of other CPUs" in note for note in found.notes)
 
 
 def test_two_searches_are_compared_task_by_task(

@@ -33,7 +33,7 @@ from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.onnx_session import FALLBACK_HINT, OnnxSession, declared_types
 from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
 from autotune.network.runtime.runtime import random_inputs
-from autotune.units import format_seconds
+from autotune.units import counted_of, format_seconds
 from autotune.wording import VALUE, arguments
 
 
@@ -169,7 +169,7 @@ def outside_texts(cut: Cut) -> Iterator[str]:
         return
     outside = [leaf for leaf in cut.leaves() if leaf.network is None]
     n_outside = sum(sum(leaf.operators.values()) for leaf in outside)
-    yield f"{n_outside} of {cut.n_nodes} nodes run in ONNX Runtime (docs/fallback.md):"
+    yield f"{counted_of(n_outside, cut.n_nodes, 'node', 'run')} in ONNX Runtime (docs/fallback.md):"
     kinds: dict[str, list[Outside]] = {}
     for node in cut.outside:
         kinds.setdefault(_kind(node), []).append(node)

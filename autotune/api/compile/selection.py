@@ -44,6 +44,7 @@ from autotune.search.policy import Candidate
 from autotune.target import Target, difference
 from autotune.te.dag import ComputeDAG
 from autotune.te.form import form_of
+from autotune.units import counted_of
 from autotune.wording import arguments
 
 Progress: TypeAlias = Callable[[str], AbstractContextManager[OnProgress]]
@@ -128,13 +129,15 @@ def best_records(networks: Sequence[Network], plan: CompilePlan) -> dict[str, Me
     tasks = tasks_of(networks)
     stored = {key: r for key, r in _best_of(plan.stored, plan).items() if key in tasks}
     if stored and plan.records is not None:
-        plan.note(f"{len(stored)} of {len(tasks)} tasks take records of {plan.records.title}")
+        taken = counted_of(len(stored), len(tasks), "task", "take")
+        plan.note(f"{taken} records of {plan.records.title}")
     best = {**stored, **_of_log(networks, plan)}
     counts = [n for r in best.values() if (n := r.n_threads) != plan.n_threads]
     if counts:
         others = ", ".join(map(str, sorted(set(counts))))
+        taken = counted_of(len(counts), len(tasks), "task", "take")
         plan.note(
-            f"{len(counts)} of {len(tasks)} tasks take records of another number of threads "
+            f"{taken} records of another number of threads "
             f"({others}) than {plan.n_threads}: tune with {arguments(threads=plan.n_threads)}"
         )
     return best
@@ -192,10 +195,11 @@ def choose(
     missing = [key for key in tasks if key not in best]
     n_carried = len(plan.carried.intersection(missing))
     if n_carried:
-        plan.note(f"{n_carried} of {n_tasks} tasks take schedules measured at other extents")
+        taken = counted_of(n_carried, n_tasks, "task", "take")
+        plan.note(f"{taken} schedules measured at other extents")
     if len(missing) > n_carried:
-        n_default = len(missing) - n_carried
-        plan.note(f"{n_default} of {n_tasks} tasks take their analytic default")
+        taken = counted_of(len(missing) - n_carried, n_tasks, "task", "take")
+        plan.note(f"{taken} the analytic default")
     return kept, {key: steps[key] for key in used}
 
 
@@ -250,8 +254,9 @@ def _shared(
     changed = {key: o for key, o in picked.items() if o.steps != first[key].steps}
     if changed:
         most = max(o.latency_s / first[key].latency_s for key, o in changed.items())
+        taken = counted_of(len(changed), len(keys), "task", "take")
         plan.note(
-            f"{len(changed)} tasks take a program that packs its weights as other variants do "
+            f"{taken} a program that packs weights as other variants do "
             f"(at most {100 * (most - 1):.1f} % slower)"
         )
     return {key: option.steps for key, option in changed.items()}

@@ -13,7 +13,7 @@ from autotune.network.compile.variants import tasks_of
 from autotune.records import MeasureRecord, ranked_records
 from autotune.schedule.steps import Algorithm, Steps
 from autotune.search.policy import Candidate
-from autotune.units import format_bytes
+from autotune.units import counted_of, format_bytes
 
 
 def fitting(
@@ -45,7 +45,8 @@ def fitting(
             "allow more, or leave it out",
         )
     n_changed = sum(chosen[key] != steps[key] for key in chosen)
-    plan.note(f"{n_changed} of {len(steps)} tasks take a program with smaller weights")
+    taken = counted_of(n_changed, len(steps), "task", "take")
+    plan.note(f"{taken} a program with smaller weights")
     return chosen
 
 

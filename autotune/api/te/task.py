@@ -51,7 +51,7 @@ from autotune.te.language import dag_of
 from autotune.te.strides import dense
 from autotune.te.values import Tensor, numbered
 from autotune.tuner import arithmetic_s, dots_of
-from autotune.units import format_flops, format_seconds
+from autotune.units import counted, format_flops, format_seconds
 
 Array: TypeAlias = NDArray[Any]
 Workload: TypeAlias = Callable[..., Tensor | Sequence[Tensor]]
@@ -104,7 +104,7 @@ class Task:
         self._log: Path | None = None
 
     def __repr__(self) -> str:
-        return cut(f"Task({self.name}, {self.key}, {self.threads} threads)")
+        return cut(f"Task({self.name}, {self.key}, {counted(self.threads, 'thread')})")
 
     def _repr_html_(self) -> str:
         from autotune.reporting.document import Block, Listing, Paragraph, search_blocks
@@ -261,8 +261,8 @@ class Task:
         header = read_log(path).header_of(self.target.key)
         if (header.target.key, header.n_threads) != (self.target.key, self.threads):
             raise LogMismatch(
-                f"{path} is for {header.n_threads} threads of {header.target.cpu}, this task for "
-                f"{self.threads} of {self.target.cpu}",
+                f"{path} is for {counted(header.n_threads, 'thread')} of {header.target.cpu}, "
+                f"this task for {self.threads} of {self.target.cpu}",
                 "name another file, or make the task for what the log is for",
             )
         others = sorted(settings.keys() - {"max_error"})
@@ -419,7 +419,8 @@ class TaskTiming:
         data = self.timing.to_json()
         words = ("median", "min", "mean", "max", "std")
         times = ", ".join(f"{w} {format_seconds(data[f'{w}_s'] or 0.0)}" for w in words)
+        runs = counted(len(self.timing.times_s), "run")
         return (
             f"{times}; {self.gflops:.1f} GFLOPS, {100 * self.share_of_peak:.1f} % of the peak "
-            f"({data['runs']} runs, {data['threads']} threads)"
+            f"({runs}, {counted(self.timing.n_threads, 'thread')})"
         )

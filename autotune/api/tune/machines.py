@@ -18,6 +18,7 @@ from autotune.measure.protocols import Device
 from autotune.measure.threads import default_threads
 from autotune.records import Header
 from autotune.target import Target, parse_target, runs_here
+from autotune.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def fleet_device(runner: str, target: Target, n_threads: int) -> FleetDevice:
         if (device.target.key, device.n_threads) == (target.key, n_threads):
             return device
     raise LogMismatch(
-        f"no device of {runner} is {target.key} with {n_threads} threads: it has {_names(devices)}",
+        f"no device of {runner} is {target.key} with {counted(n_threads, 'thread')}: "
+        f"it has {_names(devices)}",
         "start a worker on such a machine, or a new log: autotune tune",
     )
 
@@ -119,4 +121,4 @@ def with_machine(config: TuneConfig, machine: TunedMachine) -> TuneConfig:
 
 
 def _names(devices: list[FleetDevice]) -> str:
-    return ", ".join(f"{d.target.key} with {d.n_threads} threads" for d in devices)
+    return ", ".join(f"{d.target.key} with {counted(d.n_threads, 'thread')}" for d in devices)

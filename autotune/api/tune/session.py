@@ -58,7 +58,7 @@ from autotune.search.partial import Rule
 from autotune.target import Target, is_of_file
 from autotune.target.tiles import denial
 from autotune.tuner import Budget, spent
-from autotune.units import format_duration
+from autotune.units import counted, format_duration
 from autotune.wording import arguments
 
 Shapes = dict[str, tuple[int, ...]]
@@ -337,7 +337,7 @@ def reopen_for(prepared: PreparedModel, request: ResumeRequest) -> Iterator[Open
     asked = {machine.n_threads for machine in prepared.machines}
     if not asked & {0, header.n_threads}:
         raise LogMismatch(
-            f"{path} is of {header.n_threads} threads",
+            f"{path} is of {counted(header.n_threads, 'thread')}",
             f"choose another log, or {arguments(threads=header.n_threads)}",
         )
     with reopen(request) as session:
@@ -372,18 +372,20 @@ def _present(log: Log) -> tuple[list[Log], list[str]]:
     if not here:
         fleet_device(config.runner, log.header.target, log.header.n_threads)  # tells what is there
     away = [p.header for p in parts if p not in here]
-    notes = [f"no device of {h.target.key} with {h.n_threads} threads is there" for h in away]
+    notes = [
+        f"no device of {h.target.key} with {counted(h.n_threads, 'thread')} is there" for h in away
+    ]
     return here, notes
 
 
 def _notes(journal: Journal, header: Header) -> Iterator[str]:
     log = journal.log
     if journal.n_repaired_bytes:
-        yield f"removed a line that was cut off ({journal.n_repaired_bytes} bytes)"
+        yield f"removed a line that was cut off ({counted(journal.n_repaired_bytes, 'byte')})"
     if header.random_weights:
         yield random_weights_note(Path(header.model_path).name)
     if log.n_skipped:
-        yield f"{log.n_skipped} lines of the log are foreign or corrupt; skipped"
+        yield f"{counted(log.n_skipped, 'line')} of the log skipped: foreign or corrupt"
     if log.headers[-1].versions != header.versions:
         yield "the log was written with other versions of autotune or its libraries"
 

@@ -16,7 +16,7 @@ from autotune.display.lines import in_turns_text
 from autotune.errors import NoValidSchedule
 from autotune.records import InTurns, read_log
 from autotune.tuner import Event, NetworkTimed, SessionFinished, StopReason, of_target
-from autotune.units import format_seconds
+from autotune.units import counted, format_seconds
 
 Events: TypeAlias = Generator[Event, None, None]
 """A search, event by event; to close it ends the search in an orderly way."""
@@ -58,7 +58,7 @@ class TuneResult:
             seconds = f"{format_seconds(self.before)} -> {format_seconds(self.after)}"
         if self.in_turns:
             seconds = f"{in_turns_text(self.in_turns)}; estimate {seconds}"
-        return f"TuneResult({_ending(str(self.log))}: {seconds}, {self.trials} trials)"
+        return f"TuneResult({_ending(str(self.log))}: {seconds}, {counted(self.trials, 'trial')})"
 
     def _repr_html_(self) -> str:
         from autotune.api.reporting import report

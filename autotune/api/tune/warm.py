@@ -24,6 +24,7 @@ from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.te.form import Skeleton, form_of
 from autotune.tuner.warm import first_candidates, teach, usable_records
+from autotune.units import counted
 
 _MOST_TASKS = 192
 """Tasks of a store that the ranker learns from: a second or two."""
@@ -48,10 +49,9 @@ class WarmStart:
     def __str__(self) -> str:
         alike = f", {self.n_alike} of the form of some" if self.n_alike else ""
         others = f" (on {', '.join(self.cpus)})" if self.cpus else ""
-        return (
-            f"warm start: {self.n_records} measurements of {self.n_tasks} tasks{others}, "
-            f"{len(self.first) - self.n_alike} of them tasks of this model{alike}"
-        )
+        known = f"{counted(self.n_records, 'measurement')} of {counted(self.n_tasks, 'task')}"
+        n_here = len(self.first) - self.n_alike
+        return f"warm start: {known}{others}, {n_here} of these tasks in this model{alike}"
 
 
 @dataclass(slots=True)
@@ -89,7 +89,9 @@ def warm_start(
     for path, log in _read(paths, note):
         found = usable_records(log.within(max_error), header.target, header.n_threads)
         if not found:
-            note(f"{path}: nothing of this CPU with {header.n_threads} threads; not used")
+            note(
+                f"{path}: nothing of this CPU with {counted(header.n_threads, 'thread')}; not used"
+            )
         learnt.add(log, header.target, (r for r in found if r.run_id not in runs))
     dags = {key: seen.workloads[key].dag for key, _ in header.tasks}
     alike: dict[str, list[Candidate]] = {}
@@ -190,7 +192,8 @@ def _stored(
     if entries is None:
         return
     if entries.damaged:
-        note(f"{len(entries.damaged)} entries of {store} are damaged: see autotune store verify")
+        damaged = counted(len(entries.damaged), "entry")
+        note(f"{damaged} of {store} damaged: see autotune store verify")
     by_task: dict[tuple[str, str], list[Log]] = {}
     for name, log in entries.logs.items():
         by_task.setdefault((name.group.target_key, name.group.task), []).append(log)

@@ -27,7 +27,7 @@ from autotune.network.bench.core_latency import CoreLatency
 from autotune.network.check.differences import flat_outputs, max_error
 from autotune.network.runtime.baselines import Runner
 from autotune.network.runtime.runtime import Model, random_inputs
-from autotune.units import format_seconds
+from autotune.units import counted, format_seconds
 
 BLOCK_S = 0.15
 PAUSE_S = 0.03
@@ -69,8 +69,8 @@ class Timing:
         return 1 / max(statistics.fmean(self.times_s), 1e-12)
 
     def __repr__(self) -> str:
-        text = f"{format_seconds(self.median_s)}, {len(self.times_s)} runs"
-        return f"Timing({text}, {self.n_threads} threads)"
+        text = f"{format_seconds(self.median_s)}, {counted(len(self.times_s), 'run')}"
+        return f"Timing({text}, {counted(self.n_threads, 'thread')})"
 
     def to_json(self) -> dict[str, float | int | None]:
         """Summary with the names that the command line documents."""

@@ -28,7 +28,7 @@ from autotune.measure.turns import turns
 from autotune.network.bench.bench import PAUSE_S, Comparison, error_of, percentile
 from autotune.network.runtime.baselines import Runner
 from autotune.network.runtime.runtime import Model, random_inputs
-from autotune.units import format_seconds
+from autotune.units import counted, format_seconds
 
 BLOCK_S = 0.5
 MOST_CALLERS = 1024
@@ -62,7 +62,8 @@ class CallersTiming:
 
     def __repr__(self) -> str:
         text = f"{self.per_s:.1f} per second, p99 {format_seconds(self.within_s(99))}"
-        return f"CallersTiming({self.n_callers} callers: {text}, {self.n_threads} threads)"
+        callers, threads = counted(self.n_callers, "caller"), counted(self.n_threads, "thread")
+        return f"CallersTiming({callers}: {text}, {threads})"
 
     def to_json(self) -> dict[str, float | int | None]:
         """Summary with the names that the command line documents."""

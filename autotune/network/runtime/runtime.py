@@ -62,7 +62,7 @@ from autotune.network.runtime.arguments import (
 from autotune.network.runtime.blocks import BatchBlocks
 from autotune.network.runtime.direct_call import direct_call
 from autotune.network.runtime.session import ModelSession, step_together
-from autotune.units import format_bytes
+from autotune.units import counted, format_bytes
 
 Array = NDArray[Any]
 
@@ -154,7 +154,7 @@ class Model:
         ins, outs = map(_ends_text, (self.artifact.inputs, self.artifact.outputs))
         shapes = f", {len(self.variants)} variants" if self._others else ""
         name, threads = self.artifact.name, self.n_threads
-        return cut(f"Model({name}, {threads} threads{shapes}: {ins} -> {outs})")
+        return cut(f"Model({name}, {counted(threads, 'thread')}{shapes}: {ins} -> {outs})")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Model, (self.artifact, self._asked)
