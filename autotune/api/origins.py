@@ -18,7 +18,9 @@ from autotune.graph.reader.onnx_reader import model_hash
 
 def remember(model: Path, digest: str) -> None:
     """Keep where a model with these contents lies."""
-    program_store().put(key_of("origin", digest), os.fsencode(model.absolute()))
+    store, key, place = program_store(), key_of("origin", digest), os.fsencode(model.absolute())
+    if store.get(key) != place:
+        store.put(key, place)
 
 
 def origin(named: str, digest: str, made: Path | None = None) -> Path:

@@ -200,7 +200,7 @@ def test_a_prompt_beyond_the_capacity_changes_nothing(session: ModelSession) -> 
         session.step(np.zeros((1, 2, 3), np.int64))
     with pytest.raises(UsageError, match="2 arrays are given, expected 1"):
         session.step(tokens_of(1), tokens_of(1))
-    with pytest.raises(UsageError, match="inputs are"):
+    with pytest.raises(UsageError, match="there is no input 'words'"):
         session.run({"words": tokens_of(1)})
     assert session.length == 3
 

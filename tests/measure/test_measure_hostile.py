@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import hostile
@@ -35,8 +35,11 @@ SLOW = tuple(name for name in hostile.HOSTILE if name not in QUICK)
 LEAVERS = ("leaves 20 children and hangs", "leaves a session and hangs")
 
 
-def descendants(session: int) -> list[int]:
-    """Processes that were started by the measurer of `session`, or by what that has started."""
+def descendants(session: int, others: Collection[int] = ()) -> list[int]:
+    """Processes that were started by the measurer of `session`, or by what that has started.
+
+    `others`: those of other tests in this process, whose checks share one.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -44,42 +47,51 @@ def descendants(session: int) -> list[int]:
             is_ours = any(b"autotune.measure.supervisor" in w for w in words)
             if is_ours and str(session).encode() in words:
                 found.append(int(entry.name))
-    return found
+    return [pid for pid in found if pid not in others]
 
 
-def none_left(session: int, within_s: float = 15.0) -> bool:
+def none_left(session: int, others: Collection[int] = (), within_s: float = 15.0) -> bool:
     end_s = time.monotonic() + within_s
-    while descendants(session) and time.monotonic() < end_s:
+    while descendants(session, others) and time.monotonic() < end_s:
         time.sleep(0.05)
-    return not descendants(session)
+    return not descendants(session, others)
 
 
 @pytest.fixture(scope="module")
-def measurer() -> Iterator[Measurer]:
+def others() -> Collection[int]:
+    return descendants(os.getpid())
+
+
+@pytest.fixture(scope="module")
+def measurer(others: Collection[int]) -> Iterator[Measurer]:
     with local_measurer(fakes.TARGET, 1, OPTIONS, hostile.build) as m:
         yield m
-    assert none_left(os.getpid())
+    assert none_left(os.getpid(), others)
 
 
-def check(measurer: Measurer, name: str) -> None:
+def check(measurer: Measurer, others: Collection[int], name: str) -> None:
     steps = [fakes.does(what) for what in ("good", name, "good")]
     before, result, after = measurer.measure(fakes.double_dag(), steps)
     assert result.status in hostile.EXPECTED[name], result
     assert (before.status, after.status) == (MeasureStatus.OK, MeasureStatus.OK)
     # the worker of now and its supervisor, and those of the builder
-    assert len(descendants(os.getpid())) <= 4
+    assert len(descendants(os.getpid(), others)) <= 4
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_hostile_candidate_is_a_status(measurer: Measurer, name: str) -> None:
-    check(measurer, name)
+def test_a_hostile_candidate_is_a_status(
+    measurer: Measurer, others: Collection[int], name: str
+) -> None:
+    check(measurer, others, name)
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
-def test_every_hostile_candidate_is_a_status(measurer: Measurer, name: str) -> None:
-    check(measurer, name)
+def test_every_hostile_candidate_is_a_status(
+    measurer: Measurer, others: Collection[int], name: str
+) -> None:
+    check(measurer, others, name)
 
 
 SESSION = """

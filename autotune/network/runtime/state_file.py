@@ -85,9 +85,9 @@ def _read(
     names = {name.removesuffix(".npy") for name in archive.namelist()} - {_STATE_OF}
     kinds = dict(wanted(length))
     kinds |= {name: kind for name, kind in optional.items() if f"{_FOLDER}{name}" in names}
-    if names != {f"{_FOLDER}{name}" for name in kinds}:
-        raise _no_state(path)
     for name, (shape, dtype) in kinds.items():
+        if f"{_FOLDER}{name}" not in names:
+            continue
         with archive.open(f"{_FOLDER}{name}.npy") as entry:
             found = _kind(entry)
         if found[1] != dtype and found[0] == shape:
@@ -97,6 +97,8 @@ def _read(
             )
         if found != (shape, dtype):
             raise _no_state(path)
+    if names != {f"{_FOLDER}{name}" for name in kinds}:
+        raise _no_state(path)
     arrays = {}
     for name in kinds:
         with archive.open(f"{_FOLDER}{name}.npy") as entry:
