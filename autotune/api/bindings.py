@@ -34,6 +34,7 @@ from autotune.graph.reader.dimensions import (
     batches,
     input_names,
     is_decoder,
+    require_dimensions,
     require_static,
     shapes_at,
 )
@@ -189,6 +190,7 @@ def _settled(path: Path, source: Source, fixed: Constants) -> tuple[Shapes, Dims
     bind_constants(outline, fixed)
     shapes = {**_shapes_like(source.like, input_names(outline)), **(source.shapes or {})}
     dims = dict(source.dims or {})
+    require_dimensions(outline, dims)
     assumed = batches(outline, dims, shapes)
     try:
         require_static(outline, {*dims, *assumed}, shapes)

@@ -129,7 +129,7 @@ def test_threads_default_to_what_was_tuned_but_not_more_than_cores() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message", "hint"),
     [
-        ({}, "none", "'x'"),
+        ({}, "'x' is missing", "every input"),
         ({"z": vector()}, "'z'", "'x'"),
         ({"x": vector(), "z": vector()}, "'z'", "'x'"),
         ({"x": vector().astype(np.float64)}, "float64, expected float32", "astype"),

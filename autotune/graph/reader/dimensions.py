@@ -89,8 +89,10 @@ def shapes_at(model: ModelProto, extents: Extents, shapes: Shapes | None = None)
     """
     given = dict(shapes or {})
     found = symbols(model)
+    require_dimensions(model, extents)
     for name, extent in extents.items():
-        _require_known(name, extent, found, model)
+        if extent < 0:
+            raise UsageError(f"dimension '{name}' cannot be {extent}", "give 0 or more")
         for place in found[name]:
             shape = given.get(place.input)
             if shape is not None and shape[place.axis : place.axis + 1] not in ((), (extent,)):
@@ -190,27 +192,23 @@ def _extents_of(model: ModelProto, shapes: Shapes) -> dict[str, int]:
     return {name: extents.pop() for name, extents in seen.items() if len(extents) == 1}
 
 
-def _require_known(
-    name: str, extent: int, found: Mapping[str, tuple[InputDimension, ...]], model: ModelProto
-) -> None:
-    if name not in found:
-        fixed = {
-            str(InputDimension(v.name, a)): d.dim_value
-            for v in _inputs(model)
-            for a, d in _fixed(v)
-        }
-        known = ", ".join(_told(n, p) for n, p in found.items()) or "none"
-        if name in fixed:
-            raise UsageError(
-                f"dimension '{name}' is {fixed[name]} in the model",
-                f"give `shapes` to change it anyway; open dimensions: {known}",
-            )
-        near = "".join(f"did you mean '{n}'? " for n in get_close_matches(name, found, n=1))
+def require_dimensions(model: ModelProto, names: Iterable[str]) -> None:
+    """Raises UsageError for a name that no open dimension of the inputs has."""
+    found = symbols(model)
+    name = next((n for n in names if n not in found), None)
+    if name is None:
+        return
+    fixed = {
+        str(InputDimension(v.name, a)): d.dim_value for v in _inputs(model) for a, d in _fixed(v)
+    }
+    known = ", ".join(_told(n, p) for n, p in found.items()) or "none"
+    if name in fixed:
         raise UsageError(
-            f"the model has no dimension '{name}'", f"{near}its open dimensions: {known}"
+            f"dimension '{name}' is {fixed[name]} in the model",
+            f"give `shapes` to change it anyway; open dimensions: {known}",
         )
-    if extent < 0:
-        raise UsageError(f"dimension '{name}' cannot be {extent}", "give 0 or more")
+    near = "".join(f"did you mean '{n}'? " for n in get_close_matches(name, found, n=1))
+    raise UsageError(f"the model has no dimension '{name}'", f"{near}its open dimensions: {known}")
 
 
 def _fixed(value: ValueInfoProto) -> Iterable[tuple[int, TensorShapeProto.Dimension]]:
