@@ -69,10 +69,9 @@ def test_a_model_that_moved_with_its_log_is_found_and_other_threads_are_noted(
     cli: Cli, tuned: Path, model: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "log.jsonl"
-    gone = tuned.read_text().replace(str(model.resolve()), f"/nowhere/{model.name}")
-    path.write_text(gone)
+    path.write_text(tuned.read_text())
     words = ("compile", "--log", path, "-o", tmp_path / "a.atn", "--no-check")
-    done = cli(*words)
+    done = cli(*words, XDG_CACHE_HOME=str(tmp_path / "empty"))  # the cache knows where it was
     assert (done.code, "is gone" in done.err) == (ExitCode.USAGE, True)
     (tmp_path / model.name).write_bytes(model.read_bytes())
     done = cli(*words)

@@ -24,6 +24,7 @@ from onnx.external_data_helper import uses_external_data
 
 from autotune.errors import ModelError, UsageError
 from autotune.files import open_input
+from autotune.printable import MOST_OF_CELL, shortened
 
 _SNAPSHOTS, _BLOBS = "snapshots", "blobs"
 """Folders of a cache of huggingface_hub: links by their names, and what they lead to."""
@@ -57,7 +58,7 @@ class Places:
     def error(self, tensor: TensorProto, reason: str) -> ModelError:
         """External data of a tensor that cannot be had."""
         name = _told(tensor).get("location", "")
-        text = f"external data '{name}' of '{tensor.name}' in {self.model}: {reason}"
+        text = f"external data '{shortened(name, MOST_OF_CELL)}' of '{tensor.name}' in {self.model}: {reason}"
         return ModelError(text, _BESIDE)
 
     def file(self, tensor: TensorProto) -> Path:
