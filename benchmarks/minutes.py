@@ -2,9 +2,9 @@
 
     python -m benchmarks.minutes --machine Z [--only resnet50]… [--time 60s] [--threads 1]
 
-`left` is what `tune` says before its first trial: the share of the untuned time that the bounds of
-all tasks leave to gain. Rows are added to `docs/results/minutes.csv`, and all of them are printed;
-logs stay in `--folder`, and networks whose log is there are not tuned again.
+`left`: the share of the untuned time, of its tasks as measured, that their bounds leave to gain.
+Rows are added to `docs/results/minutes.csv`, and all of them are printed; logs stay in `--folder`,
+and networks whose log is there are not tuned again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import click
 import autotune
 from autotune.api.tune.in_turns import compare_in_turns
 from autotune.cli.options import COUNT, DURATION
-from autotune.tuner import Event, Outlook, SessionStarted
+from autotune.tuner import DefaultsMeasured, Event, Outlook, SessionStarted
 from benchmarks.models import NAMES, lacks_weights, model_file
 from benchmarks.results import FOLDER, append_row, read_rows
 from benchmarks.tables import markdown
@@ -51,7 +51,7 @@ def measured(name: str, log: Path, time_s: float, threads: int) -> dict[str, str
 
     def tell(event: Event) -> None:
         nonlocal outlook
-        if isinstance(event, SessionStarted):
+        if isinstance(event, SessionStarted | DefaultsMeasured):
             outlook = event.outlook
 
     path = model_file(name, log.parent)

@@ -77,7 +77,7 @@ class DrawnMeasurer:
     What devices do after `end_s` does not count.
     """
 
-    waited_s, end_s = 0.0, math.inf
+    waited_s, built_s, end_s = 0.0, 0.0, math.inf
 
     def __init__(self, n_devices: int, n_builders: int, clock: Clock, seed: int = 0) -> None:
         self.n_slots = slots_of(n_devices)

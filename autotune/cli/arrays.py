@@ -26,6 +26,8 @@ Arrays = dict[str, NDArray[Any]]
 _WIDEST_BYTES = 16  # of an element, of whatever dtype
 _SLACK_BYTES = 1 << 20
 _MOST_BYTES = 16 << 30
+_UNPACKED_BYTES, _MOST_RATIO = 256 << 20, 100
+"""An archive that unpacks to more bytes than that, and to more than that many times its own."""
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError)
 """Errors of reading a damaged, encrypted or unusual archive."""
 
@@ -99,6 +101,12 @@ def _unpacked_bytes(file: BinaryIO, path: Path) -> int:
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             n_bytes = sum(entry.file_size for entry in archive.infolist())
+            n_packed = os.fstat(file.fileno()).st_size
+            if n_bytes > max(_UNPACKED_BYTES, _MOST_RATIO * n_packed):
+                raise UsageError(
+                    f"{path} unpacks from {format_bytes(n_packed)} to {format_bytes(n_bytes)}",
+                    "if that is meant, write it with numpy.savez, which does not compress",
+                )
     elif magic == np.lib.format.MAGIC_PREFIX:
         n_bytes = file.seek(0, os.SEEK_END)
     else:

@@ -43,6 +43,7 @@ from autotune.tuner import (
     NoiseNoticed,
     OfTarget,
     SessionFinished,
+    SessionStarted,
     StopReason,
     event_to_json,
     of_target,
@@ -130,7 +131,7 @@ def run_session(
     notes.show_in(renderer)
     with stop.installed():
         with invocation().waiting.held() if stop.is_shown else nullcontext():
-            finished = _show(tuning, renderer, notes)
+            finished, bound_s = _show(tuning, renderer, notes)
         in_turns = None
         if events is None and style == "text":
             put_path(path)
@@ -138,7 +139,7 @@ def run_session(
         try:
             code = _conclude(finished, path, stop, said, quiet=events is not None)
             if code == ExitCode.OK and compare and parse_source(session.header.model_path) is None:
-                in_turns = _compare(session, stop, renderer if events else None)
+                in_turns = _compare(session, stop, renderer if events else None, bound_s)
         finally:
             if events is None and style == "json":
                 put_json(_session_json(path, finished, in_turns))
@@ -148,8 +149,13 @@ def run_session(
 _COMPARING = "compiling the network tuned and untuned"
 
 
-def _compare(session: OpenSession, stop: StopFlag, renderer: Renderer | None) -> InTurns | None:
-    """The last line: the compiled network beside the untuned one. `renderer`: of events."""
+def _compare(
+    session: OpenSession, stop: StopFlag, renderer: Renderer | None, bound_s: float | None
+) -> InTurns | None:
+    """The last line: the compiled network beside the untuned one. `renderer`: of events.
+
+    `bound_s`: of the network, where it is known.
+    """
 
     @contextmanager
     def begin() -> Iterator[None]:
@@ -162,7 +168,7 @@ def _compare(session: OpenSession, stop: StopFlag, renderer: Renderer | None) ->
     if found is None:
         return None
     if renderer is None:
-        say(folded(in_turns_text(found), is_screen()))
+        say(folded(in_turns_text(found, bound_s), is_screen()))
     else:
         renderer.show(NetworkTimed(found))
     return found
@@ -204,9 +210,11 @@ def make_renderer(events: str | None, stop: StopFlag) -> Renderer:
 
 def _show(
     tuning: Tuning | SeveralTunings, renderer: Renderer, notes: Notes
-) -> dict[str, SessionFinished]:
-    """The last event of each run, by the key of its CPU; "" where there is one run."""
+) -> tuple[dict[str, SessionFinished], float | None]:
+    """The last event of each run, by the key of its CPU; "" where there is one run. Of one, the
+    bound of its network as well."""
     finished: dict[str, SessionFinished] = {}
+    bound_s = None
     with renderer, closing(tuning.events()) as events:
         for event in events:
             renderer.show(event)
@@ -217,7 +225,9 @@ def _show(
                 notes.late(str(own))
             if isinstance(own, SessionFinished):
                 finished[target] = own
-    return finished
+            if isinstance(own, SessionStarted) and not target:
+                bound_s = own.bound_s
+    return finished, bound_s
 
 
 def _conclude(

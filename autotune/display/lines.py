@@ -19,6 +19,7 @@ from autotune.records import InTurns
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.tuner import (
     BatchMeasured,
+    CandidateBuilt,
     Outlook,
     SessionFinished,
     StopReason,
@@ -123,6 +124,7 @@ def status_lines(view: View, elapsed_s: float) -> list[str]:
         f"  ·  {counted(view.n_trials, 'trial')}{failure_text(view)}",
         _work_text(view),
         *([outlook_text(view.outlook)] if view.outlook else ()),
+        *([gained_text(view.gained)] if view.gained else ()),
         *([_device_text(view)] if view.devices else []),
     ]
 
@@ -150,13 +152,21 @@ def bar_text(share: float) -> str:
 
 
 def outlook_text(found: Outlook) -> str:
-    """`about 31.00 ms untuned, at least 9.800 ms …: at most 69 % of the time is left to gain`."""
-    times = (
-        f"about {format_seconds(found.untuned_s)} untuned, "
-        f"at least {format_seconds(found.bound_s)} by peak and bandwidth"
-    )
-    share = f"at most {math.ceil(round(100 * found.left, 3))} % of the time is left to gain"
-    return f"{times}: {share}{', so little that tuning may not pay' if found.is_little else ''}"
+    """`untuned 31.00 ms by its tasks as measured, 62 % of the speed that peak and bandwidth …`."""
+    little = ": so much that tuning may not pay" if found.is_little else ""
+    untuned = f"untuned {format_seconds(found.untuned_s)} by its tasks as measured"
+    return f"{untuned}, {reached_text(found.bound_s, found.untuned_s)}{little}"
+
+
+def reached_text(bound_s: float, latency_s: float) -> str:
+    """`62 % of the speed that peak and bandwidth permit`."""
+    return f"{100 * bound_s / latency_s:.0f} % of the speed that peak and bandwidth permit"
+
+
+def gained_text(found: InTurns) -> str:
+    """`an earlier session gained 1.115x: 5.031 ms untuned → 4.512 ms tuned`."""
+    times = f"{format_seconds(found.untuned_s)} untuned → {format_seconds(found.tuned_s)} tuned"
+    return f"an earlier session gained {1 / found.ratio:.3f}x: {times}, measured in turns"
 
 
 def _work_text(view: View) -> str:
@@ -165,10 +175,20 @@ def _work_text(view: View) -> str:
     if view.current not in view.rows:
         return "starting: a default program for each task"
     row = view.rows[view.current]
-    doing = "finalists measured again: task" if view.is_final else "measuring task"
+    if view.is_final:
+        return f"finalists measured again: task {row.id}, {row.task.label}"
     n_done, n_batch = view.batch
-    batch = f": {n_done} of {n_batch} candidates" if n_batch and not view.is_final else ""
-    return f"{doing} {row.id}, {row.task.label}{batch}"
+    doing, n = ("building", view.n_built) if view.is_building else ("measuring", n_done)
+    batch = f"{n} of {n_batch} candidates of " if n_batch else ""
+    return f"{doing} {batch}task {row.id}, {row.task.label}"
+
+
+def built_line(view: View, event: CandidateBuilt) -> str:
+    """`  1m05s   12 %  building 4 of 9 candidates of task 3`."""
+    return (
+        f"{format_duration(event.elapsed_s):>7}  {share_text(view, event.elapsed_s)}"
+        f"building {event.n_done} of {event.n_batch} candidates of task {view.rows[event.task].id}"
+    )
 
 
 def _device_text(view: View) -> str:
@@ -255,13 +275,15 @@ def comparison_text(event: SessionFinished) -> str:
 _ESTIMATE = "estimate, Σ weight·latency"
 
 
-def in_turns_text(found: InTurns) -> str:
+def in_turns_text(found: InTurns, bound_s: float | None = None) -> str:
     """`measured in turns: 5.031 ms untuned → 4.512 ms tuned (1.115x, 1.110x to 1.120x)`, and what
-    `compile` makes of it."""
+    `compile` makes of it; with the bound of the network, how near it is."""
     ratios = f"{1 / found.ratio:.3f}x, {1 / found.high:.3f}x to {1 / found.low:.3f}x"
     times = f"{format_seconds(found.untuned_s)} untuned → {format_seconds(found.tuned_s)} tuned"
     advice = ": compile takes the untuned programs" if found.is_slower else ""
-    return f"measured in turns: {times} ({ratios}){advice}"
+    least_s = min(found.untuned_s, found.tuned_s)
+    reached = f"; {reached_text(bound_s, least_s)}" if bound_s else ""
+    return f"measured in turns: {times} ({ratios}){advice}{reached}"
 
 
 def _share_text(found: Totals) -> str:
@@ -282,10 +304,18 @@ def summary_lines(event: SessionFinished) -> Iterator[str]:
     if event.failures:
         parts = ", ".join(f"{n} {status}" for status, n in event.failures.items())
         yield f"failed candidates: {parts}"
-    wall = {name: event.seconds[name] for name in ("search", "model", "measure")}
+    yield seconds_text(event.seconds)
+
+
+def seconds_text(seconds: Mapping[str, float]) -> str:
+    """`time: building 93 %, running 4 %, search 3 %, model 0 % (…)`: shares of the wall clock."""
+    wall = {name: seconds[name] for name in ("search", "model", "measure")}
+    built_s = seconds.get("building", 0.0)
+    if built_s:
+        wall = {"building": built_s, "running": wall.pop("measure") - built_s} | wall
     total = sum(wall.values()) or 1.0
     shares = ", ".join(f"{name} {100 * value / total:.0f} %" for name, value in wall.items())
-    yield (
-        f"time: {shares} (candidates: {event.seconds['build']:.0f} s of building, "
-        f"{event.seconds['run']:.0f} s of running)"
+    return (
+        f"time: {shares} (candidates: {seconds['build']:.0f} s of building, "
+        f"{seconds['run']:.0f} s of running)"
     )

@@ -16,7 +16,9 @@ from rich.text import Text
 from autotune.display.lines import (
     LEGEND,
     batch_line,
+    built_line,
     display,
+    gained_text,
     more_text,
     outlook_text,
     share_text,
@@ -26,6 +28,8 @@ from autotune.display.view import View
 from autotune.printable import one_line
 from autotune.tuner import (
     BatchMeasured,
+    CandidateBuilt,
+    DefaultsMeasured,
     DevicesChanged,
     Event,
     FinalistsMeasured,
@@ -33,6 +37,9 @@ from autotune.tuner import (
     of_target,
 )
 from autotune.units import format_duration
+
+_BUILDING_S = 10.0
+"""Between two lines, while candidates are built."""
 
 
 class Renderer:
@@ -58,16 +65,27 @@ class Plain(Renderer):
     def __init__(self, write: Callable[[str], None]) -> None:
         self._views: defaultdict[str, View] = defaultdict(View)
         self._write = write
+        self._told_s = 0.0
 
     def show(self, event: Event) -> None:
-        """One line for the outlook, a batch and the finals, none for other events."""
+        """One line for the outlook, a batch and the finals, none for other events.
+
+        Building for long has one now and then.
+        """
         target, event = of_target(event)
         view, of = self._views[target], f"{target}: " if target else ""
         was_final = view.is_final
         view.apply(event)
-        if isinstance(event, SessionStarted) and event.outlook is not None:
+        if isinstance(event, SessionStarted) and event.in_turns is not None:
+            self._write(of + gained_text(event.in_turns))
+        if isinstance(event, SessionStarted | DefaultsMeasured) and event.outlook is not None:
             self._write(of + outlook_text(event.outlook))
+        elif isinstance(event, CandidateBuilt):
+            if event.elapsed_s - self._told_s >= _BUILDING_S and event.n_done < event.n_batch:
+                self._told_s = event.elapsed_s
+                self._write(of + built_line(view, event))
         elif isinstance(event, BatchMeasured):
+            self._told_s = event.elapsed_s
             self._write(of + batch_line(view, event))
         elif isinstance(event, FinalistsMeasured) and not was_final:
             at = format_duration(event.elapsed_s)

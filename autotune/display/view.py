@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from autotune.records import InTurns
 from autotune.result import MeasureStatus
 from autotune.tuner import (
     BatchMeasured,
     Budget,
+    CandidateBuilt,
     CandidateMeasured,
+    DefaultsMeasured,
     DevicesChanged,
     Event,
     FinalistsMeasured,
@@ -60,6 +63,8 @@ class View:
     outlook: Outlook | None = None
     has_begun: bool = False
     """Whether tasks and budget are known."""
+    gained: InTurns | None = None
+    """What an earlier session gained."""
     is_final: bool = False
     is_stopping: bool = False
     statuses: Counter[MeasureStatus] = field(default_factory=Counter)
@@ -67,6 +72,8 @@ class View:
     """Trials of each device that measures now, of a fleet."""
     batch: tuple[int, int] = (0, 0)
     """Candidates of the batch that are measured, and all of them."""
+    n_built: int = 0
+    """Candidates of the batch that are built."""
     notes: list[str] = field(default_factory=list)
     """What a user should know, by the session and by those before it."""
     _on_device: Counter[str] = field(default_factory=Counter)
@@ -82,11 +89,17 @@ class View:
                 self.has_begun, self.rows = True, {row.task.key: row for row in rows}
                 self.budget, self.elapsed_s = event.budget, event.elapsed_s
                 self.n_trials, self.totals = event.n_replayed, event.totals
+                self.outlook, self.gained = event.outlook, event.in_turns
+            case DefaultsMeasured():
                 self.outlook = event.outlook
             case TaskSelected(task=task):
-                self.current, self.batch = task, (0, 0)
+                self.current, self.batch, self.n_built = task, (0, 0), 0
+            case CandidateBuilt(task=task, n_done=n_done, n_batch=n_batch):
+                self.current, self.batch, self.n_built = task, (0, n_batch), n_done
+                self.elapsed_s = event.elapsed_s
             case CandidateMeasured(task=task, n_done=n_done, n_batch=n_batch):
                 self.current, self.batch = task, (n_done, n_batch)
+                self.n_built = self.n_built if n_done else 0
             case BatchMeasured():
                 self._batch(event)
             case DevicesChanged(devices=names):
@@ -99,13 +112,19 @@ class View:
                 self.elapsed_s, self.totals = event.elapsed_s, event.totals
 
     def _batch(self, event: BatchMeasured) -> None:
-        row, self.batch = self.rows[event.task], (0, 0)
+        row, self.batch, self.n_built = self.rows[event.task], (0, 0), 0
         row.best_s, row.n_trials = event.best_s, event.n_trials
         self.elapsed_s, self.n_trials = event.elapsed_s, event.session_trials
         self.totals = event.totals
         self.statuses.update(r.status for r in event.results)
         self._on_device.update(r.device for r in event.results)
         self.devices = {name: self._on_device[name] for name in self.devices}
+
+    @property
+    def is_building(self) -> bool:
+        """Whether candidates are built; a fleet builds and measures at a time."""
+        n_done, n_batch = self.batch
+        return not n_done and self.n_built < n_batch and not self.devices
 
     def share_done(self, elapsed_s: float) -> float | None:
         """Share of the budget that is spent, 0 to 1: of the limit that comes first, if any."""

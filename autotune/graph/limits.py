@@ -28,6 +28,10 @@ MOST_DIMENSIONS = 32
 """Dimensions of a tensor: NumPy broadcasts no more."""
 MOST_ELEMENTS = 2**31
 """Elements of a tensor: 8 GiB of float32."""
+MOST_NODES = 200_000
+"""Nodes of a file, those of branches, loops and functions included: minutes of work."""
+MOST_OPERANDS = 2**14
+"""Inputs, or outputs, of one node."""
 MOST_FOLDED_BYTES = 2**28
 """Bytes of one folded constant that is larger than its operands; more with large weights, see
 `MOST_FOLDED_RATIO`."""
@@ -45,6 +49,30 @@ def refused(node: Node, reason: str, limit: str) -> ModelError:
         f"operator '{node.op}' (node '{node.name}') asks for too much: {reason} ({limit})",
         "make the model smaller; the limits are in docs/limits.md",
     )
+
+
+def check_ports(node: Node) -> None:
+    """Raises ModelError where a node has too many inputs or outputs, or other than it says."""
+    for ports, what in ((node.inputs, "inputs"), (node.outputs, "outputs")):
+        if len(ports) > MOST_OPERANDS:
+            reason = f"{len(ports):,} {what}, {MOST_OPERANDS:,} are possible"
+            raise refused(node, reason, "MOST_OPERANDS")
+    n_told = node.attrs.get("num_outputs", len(node.outputs))
+    if node.op == "Split" and n_told != len(node.outputs):
+        raise ModelError(
+            f"operator 'Split' (node '{node.name}') has {len(node.outputs)} outputs, and says "
+            f"num_outputs={n_told}",
+            "export the model again",
+        )
+
+
+def check_size(n_nodes: int, path: object) -> None:
+    """Raises ModelError where a file has too many nodes."""
+    if n_nodes > MOST_NODES:
+        raise ModelError(
+            f"'{path}' has {n_nodes:,} nodes, {MOST_NODES:,} are possible (MOST_NODES)",
+            "make the model smaller; the limits are in docs/limits.md",
+        )
 
 
 def check_type(node: Node, name: str, shape: Shape) -> None:
@@ -105,8 +133,13 @@ class ImportBudget:
     def take_constants(
         self, node: Node, shapes: list[tuple[Shape, str]], given: list[Array]
     ) -> None:
-        """Count the results of `node` before it is folded, if larger than its operands."""
+        """Count the results of `node` before it is folded, if larger than its operands.
+
+        A result without a shape, as of NonZero, may have an index for each element of an operand.
+        """
         n_bytes = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes)
+        if len(shapes) < len([name for name in node.outputs if name]):
+            n_bytes += max((8 * a.size * max(1, a.ndim) for a in given), default=0)
         if n_bytes <= sum(n_stored_bytes(a) for a in given):
             return
         check_constant(node, n_bytes, self.most_bytes)

@@ -61,6 +61,8 @@ class LocalBuilder:
         self._timeout_s = timeout_s
         self._tasks: dict[ComputeDAG, int] = {}
         self._is_abandoned = Event()
+        self.n_built = 0
+        """Candidates that the last `build` has done."""
 
     @property
     def pids(self) -> list[int]:
@@ -79,6 +81,7 @@ class LocalBuilder:
 
     def build(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
         """Build all candidates side by side; results in their order. Raises Abandoned."""
+        self.n_built = 0
         task = self._tasks.setdefault(dag, len(self._tasks))
         self.start()
         self._is_abandoned.clear()
@@ -95,6 +98,7 @@ class LocalBuilder:
                     raise Abandoned
                 for slot in self._finished(busy):
                     results[slot.index] = self._take(slot)
+                    self.n_built = len(results)
                     busy.remove(slot)
                     idle.append(slot)
         except BaseException:

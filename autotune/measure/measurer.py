@@ -9,18 +9,23 @@ are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from time import perf_counter
 from types import TracebackType
+from typing import Any, TypeVar
 
 from autotune.measure.build import Build, build_program
 from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
-from autotune.measure.protocols import Builder, Device, LeftOut, Runner
+from autotune.measure.protocols import Builder, Built, Device, LeftOut, Runner
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
 from autotune.te.dag import ComputeDAG
+
+Result = TypeVar("Result")
+
+_TOLD_EVERY_S = 0.25
 
 
 def measurer_of(device: Device, options: MeasureOptions, build: Build = build_program) -> Measurer:
@@ -44,6 +49,8 @@ class Measurer:
         self._thread: ThreadPoolExecutor | None = None
         self.waited_s = 0.0
         """Seconds in which everything was built and `meanwhile` was not done."""
+        self.built_s = 0.0
+        """Seconds in which candidates were built."""
 
     def __enter__(self) -> Measurer:
         return self
@@ -70,9 +77,7 @@ class Measurer:
         """Ids of the running builders and, last, of the run worker."""
         return self._builder.pids + self._runner.pids
 
-    def first_done(
-        self, batches: Sequence[Iterable[MeasureResult]], waits: bool = True
-    ) -> int | None:
+    def first_done(self, batches: Sequence[Iterable[Any]], waits: bool = True) -> int | None:
         """The first: it is measured when it is iterated."""
         return 0
 
@@ -80,7 +85,8 @@ class Measurer:
         self, dag: ComputeDAG, candidates: Sequence[Steps], best_s: float | None = None
     ) -> list[MeasureResult]:
         """One result per candidate, in order: see `stream`."""
-        return list(self.stream(dag, candidates, best_s))
+        found = self.stream(dag, candidates, best_s)
+        return [result for result in found if not isinstance(result, Built)]
 
     def stream(
         self,
@@ -88,8 +94,9 @@ class Measurer:
         candidates: Sequence[Steps],
         best_s: float | None = None,
         meanwhile: Callable[[], None] | None = None,
-    ) -> Iterator[MeasureResult]:
-        """One result per candidate, in order, each as soon as it is there.
+    ) -> Iterator[MeasureResult | Built]:
+        """One result per candidate, in order, each as soon as it is there; before, how many of them
+        are built, now and then, and when all are.
 
         Those that fit memory together are timed in turns. `best_s`: the best latency known so far
         for this task; what is slower by more than the noise gets few repeats. `meanwhile` is called
@@ -97,14 +104,14 @@ class Measurer:
         can be started or the task itself cannot be prepared.
         """
         self._runner.start()
-        built = self._build(dag, candidates, meanwhile)
+        built = yield from self._build(dag, candidates, meanwhile)
         yield from self._runner.run(dag, built, Time(best_s))
 
     def measure_interleaved(
         self, dag: ComputeDAG, candidates: Sequence[Steps], rounds: int
     ) -> list[MeasureResult]:
         """Time finalists against each other, A B A B …: `rounds` repeats each, in turns."""
-        built = self._build(dag, candidates)
+        built = _end_of(self._build(dag, candidates))
         return list(self._runner.run(dag, built, Time(rounds=rounds)))
 
     def _build(
@@ -112,19 +119,26 @@ class Measurer:
         dag: ComputeDAG,
         candidates: Sequence[Steps],
         meanwhile: Callable[[], None] | None = None,
-    ) -> list[BuildResult]:
+    ) -> Generator[Built, None, list[BuildResult]]:
         """Results of the builders; in a thread of its own, so that `meanwhile` has this one."""
         self._thread = self._thread or ThreadPoolExecutor(1)
+        begun_s, n_told = perf_counter(), 0
         building = self._thread.submit(self._timed_build, dag, candidates)
         try:
             if meanwhile is not None:
                 meanwhile()
             ready_s = perf_counter()
+            while not wait([building], _TOLD_EVERY_S).done:
+                if self._builder.n_built > n_told:
+                    n_told = self._builder.n_built
+                    yield Built(n_told)
             built, done_s = building.result()
         except BaseException:
             self._builder.abandon()
             raise
         self.waited_s += max(0.0, ready_s - done_s)
+        self.built_s += done_s - begun_s
+        yield Built(len(candidates))
         return built
 
     def _timed_build(
@@ -133,3 +147,13 @@ class Measurer:
         """Build results, and the time of their completion."""
         built = self._builder.build(dag, candidates)
         return built, perf_counter()
+
+
+def _end_of(steps: Generator[object, None, Result]) -> Result:
+    """What a generator returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Result = end.value
+            return found

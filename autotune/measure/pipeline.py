@@ -65,7 +65,7 @@ class PipelinedMeasurer:
     A context manager: leaving it ends all processes, and gives up what is on its way.
     """
 
-    waited_s = 0.0
+    waited_s = built_s = 0.0
 
     def __init__(self, builders: Sequence[Builder], runner: Runner) -> None:
         self._builders, self._runner = builders, runner

@@ -25,6 +25,13 @@ from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import ComputeDAG
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """So many candidates of a batch are built, while none of it is measured yet."""
+
+    n_done: int
+
+
 class Abandoned(Exception):
     """The results of a build are not wanted any more."""
 
@@ -35,6 +42,11 @@ class Builder(Protocol):
     @property
     def pids(self) -> list[int]:
         """Ids of the processes of this machine that it runs now."""
+        ...
+
+    @property
+    def n_built(self) -> int:
+        """Candidates that the last `build` has done; another thread may ask meanwhile."""
         ...
 
     def build(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:

@@ -178,7 +178,11 @@ def _search_text(figures: SearchFigures) -> str:
 
 
 def _seconds_text(seconds: dict[str, float]) -> str:
-    wall = {n: seconds[n] for n in ("search", "model", "measure") if n in seconds}
+    wall: dict[str, float] = {
+        n: seconds[n] for n in ("building", "search", "model", "measure") if n in seconds
+    }
+    if "building" in wall:
+        wall["running"] = wall.pop("measure") - wall["building"]
     total = sum(wall.values()) or 1.0
     return ", ".join(f"{name} {100 * value / total:.0f} %" for name, value in wall.items())
 

@@ -6,7 +6,9 @@ from autotune.tuner.bound import Resource, arithmetic_s, binding, bound_s, dots_
 from autotune.tuner.budget import Budget, Spent, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
+    CandidateBuilt,
     CandidateMeasured,
+    DefaultsMeasured,
     DeviceLeftOut,
     DevicesChanged,
     Event,
@@ -23,7 +25,7 @@ from autotune.tuner.events import (
     event_to_json,
     of_target,
 )
-from autotune.tuner.outlook import Outlook, clock_scale, outlook
+from autotune.tuner.outlook import Outlook, outlook
 from autotune.tuner.protocols import CandidateMeasurer, LearnedModel, Policy, Sink
 from autotune.tuner.replay import ReplayMeasurer
 from autotune.tuner.scheduler import Scheduler, TaskState
@@ -43,8 +45,10 @@ __all__ = [
     "BatchMeasured",
     "Budget",
     "CallTimes",
+    "CandidateBuilt",
     "CandidateMeasured",
     "CandidateMeasurer",
+    "DefaultsMeasured",
     "DeviceLeftOut",
     "DevicesChanged",
     "Event",
@@ -78,7 +82,6 @@ __all__ = [
     "binding",
     "bound_s",
     "call_times",
-    "clock_scale",
     "dots_of",
     "event_to_json",
     "fastest",

@@ -42,7 +42,8 @@ class TaskProgress:
 class SessionStarted:
     """Tuning begins, after `n_replayed` trials of the log were taken over.
 
-    `outlook`: what it can bring at most, where that is known.
+    `outlook`: of the network untuned, where all of it is in the log. `in_turns`: what the network
+    of an earlier session gained. `bound_s`: below which no program of the network can come.
     """
 
     run_id: str
@@ -52,6 +53,25 @@ class SessionStarted:
     elapsed_s: float
     totals: Totals
     outlook: Outlook | None = None
+    in_turns: InTurns | None = None
+    bound_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultsMeasured:
+    """All default programs of the network are measured now."""
+
+    outlook: Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateBuilt:
+    """So many of the `n_batch` candidates of a batch are built; nothing is measured meanwhile."""
+
+    task: str
+    n_done: int
+    n_batch: int
+    elapsed_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +167,10 @@ class SessionFinished:
     """The end. `seconds` is where the time went: search, measure, model, build, run.
 
     `build` and `run` are sums over candidates (several are built at a time); the rest is wall clock
-    of this run. `invalid`: tasks whose candidates all failed, `untried`: those that the budget did
-    not reach. `failures`: how often each status other than ok came up. `stops`: why each task gets
-    no more trials, by key. `n_remeasured`: tasks whose finalists were measured again.
+    of this run. Of `measure`, `building` is when candidates were built. `invalid`: tasks whose
+    candidates all failed, `untried`: those that the budget did not reach. `failures`: how often
+    each status other than ok came up. `stops`: why each task gets no more trials, by key.
+    `n_remeasured`: tasks whose finalists were measured again.
     """
 
     reason: StopReason
@@ -186,7 +207,9 @@ class OfTarget:
 
 Event: TypeAlias = (
     SessionStarted
+    | DefaultsMeasured
     | TaskSelected
+    | CandidateBuilt
     | CandidateMeasured
     | BatchMeasured
     | TaskImproved

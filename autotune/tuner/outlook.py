@@ -1,10 +1,11 @@
-"""⑨ What tuning can bring at most, before the first trial: the untuned network beside its bounds.
+"""⑨ The untuned network beside its bounds, as soon as all of its default programs are measured.
 
     outlook(networks, defaults_s) ─► Outlook(untuned_s, bound_s)
 
-Untuned is the sum over all calls of what their default programs take, as measured, or else as the
-analytical cost model expects at the clock of this machine. The bound is the sum of the tasks'
-rooflines. Both are those of the faster alternative of every chain, and of the fastest network.
+Untuned is the sum over all calls of what their default programs take, as measured: what the cost
+model expects of them may be off by a half, and then so is what is left to gain. The bound is the
+sum of the tasks' rooflines. Both are those of the faster alternative of every chain, and of the
+fastest network.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.measure.peak import Peaks
-from autotune.target import Target
 from autotune.tuner.task import TuningTask
 from autotune.tuner.totals import TaskTimes, fastest
 
@@ -44,26 +43,28 @@ def outlook(
 ) -> Outlook | None:
     """`networks`: alternatives, as of a session; `defaults_s`: seconds of default programs, by key.
 
-    A program that is expected to be faster than possible counts with its bound. None where a
-    task has no bound or no default program.
+    A program that was faster than possible counts with its bound. None where a task has no bound,
+    or its default program was not measured.
     """
-    tasks = {task.key: task for network in networks for task in network}
-    bounds_s = {key: task.bound_s for key, task in tasks.items() if task.bound_s}
-    if not tasks or bounds_s.keys() != tasks.keys() or not bounds_s.keys() <= defaults_s.keys():
+    bounds_s = _bounds_s(networks)
+    if not bounds_s or not bounds_s.keys() <= defaults_s.keys():
         return None
     untuned_s = {key: max(bound_s, defaults_s[key]) for key, bound_s in bounds_s.items()}
     return Outlook(_total_s(networks, untuned_s), _total_s(networks, bounds_s))
 
 
+def least_s(networks: Sequence[Sequence[TuningTask]]) -> float | None:
+    """Seconds below which no program of the network can come; None where a task has no bound."""
+    bounds_s = _bounds_s(networks)
+    return _total_s(networks, bounds_s) if bounds_s else None
+
+
+def _bounds_s(networks: Sequence[Sequence[TuningTask]]) -> dict[str, float]:
+    """Of all tasks, by key; none where one has no bound."""
+    bounds = {task.key: task.bound_s for network in networks for task in network}
+    found = {key: bound_s for key, bound_s in bounds.items() if bound_s}
+    return found if len(found) == len(bounds) else {}
+
+
 def _total_s(networks: Sequence[Sequence[TuningTask]], seconds: Mapping[str, float]) -> float:
     return fastest(networks, {key: TaskTimes(s, s, s) for key, s in seconds.items()}).total_s
-
-
-def clock_scale(target: Target, n_threads: int, peaks: Peaks) -> float:
-    """Seconds on this machine over those that the cost model expects: by their peaks, the clocks.
-
-    The model knows a usual clock of a core, the bounds are of what was measured.
-    """
-    core = target.core
-    per_cycle = core.ports * target.port_bits / 32 * 2
-    return per_cycle * core.clock_hz * n_threads / peaks.flops_per_s

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from autotune.measure.protocols import Built
 from autotune.records.record import Entry
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
@@ -36,9 +37,7 @@ class CandidateMeasurer(Protocol):
         """Batches that it can have at a time; may change as machines come and go."""
         ...
 
-    def first_done(
-        self, batches: Sequence[Iterable[MeasureResult]], waits: bool = True
-    ) -> int | None:
+    def first_done(self, batches: Sequence[Iterable[Any]], waits: bool = True) -> int | None:
         """Index of one whose results are there; None after a moment in which there was none, or at
         once where nobody `waits`.
 
@@ -51,14 +50,20 @@ class CandidateMeasurer(Protocol):
         """Seconds in which measuring had to wait for `meanwhile`."""
         ...
 
+    @property
+    def built_s(self) -> float:
+        """Seconds in which candidates were built, where nothing is measured meanwhile."""
+        ...
+
     def stream(
         self,
         dag: ComputeDAG,
         candidates: Sequence[Steps],
         best_s: float | None,
         meanwhile: Callable[[], None] | None = None,
-    ) -> Iterable[MeasureResult]:
-        """One result per candidate, in order, each as soon as it is there.
+    ) -> Iterable[MeasureResult | Built]:
+        """One result per candidate, in order, each as soon as it is there; it may tell before how
+        many are built.
 
         `best_s`: the best latency so far; candidates that are far slower are stopped early.
         `meanwhile`: work while nothing can be run yet; called once.

@@ -13,7 +13,7 @@ from autotune.te.dag import ComputeDAG
 class ReplayMeasurer:
     """Answers with the recorded result of a schedule; a run error for one never recorded."""
 
-    waited_s = 0.0
+    waited_s = built_s = 0.0
     n_slots = 1
 
     def __init__(self, records: Iterable[MeasureRecord]) -> None:

@@ -24,14 +24,17 @@ from typing import TypeAlias
 
 from autotune.errors import AutotuneError
 from autotune.measure.peak import Peaks
-from autotune.records.record import End, Log, MeasureRecord
+from autotune.measure.protocols import Built
+from autotune.records.record import End, InTurns, Log, MeasureRecord
 from autotune.result import MeasureResult
 from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.tuner.bound import believed
 from autotune.tuner.budget import Budget, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
+    CandidateBuilt,
     CandidateMeasured,
+    DefaultsMeasured,
     Event,
     FinalistsMeasured,
     SessionFinished,
@@ -42,7 +45,7 @@ from autotune.tuner.events import (
     TaskSelected,
 )
 from autotune.tuner.ledger import Default, Ledger
-from autotune.tuner.outlook import Outlook, outlook
+from autotune.tuner.outlook import Outlook, least_s, outlook
 from autotune.tuner.protocols import CandidateMeasurer, LearnedModel, Policy, Sink
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.task import TuningTask
@@ -66,7 +69,7 @@ class _Batch:
 
     state: TaskState
     candidates: Sequence[Candidate]
-    results: Iterable[MeasureResult]
+    results: Iterable[MeasureResult | Built]
     begun_s: float
 
     @property
@@ -74,9 +77,10 @@ class _Batch:
         """Of the task."""
         return self.state.task.key
 
-    def believed(self) -> Iterator[MeasureResult]:
+    def believed(self) -> Iterator[MeasureResult | Built]:
         """The results, without times that no machine can reach."""
-        return (believed(result, self.state.task.bound_s) for result in self.results)
+        bound_s = self.state.task.bound_s
+        return (one if isinstance(one, Built) else believed(one, bound_s) for one in self.results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +104,9 @@ class Session:
     others disturbed, and `peaks`: what the bounds come from, for the end of the log. `finals`: at
     the end, measure the best few of every task again before one of them is declared the winner.
     `networks`: where the model may become one of several, the tasks of each with their weights in
-    it; else `tasks` are those of the only one. `estimates`: seconds that the default programs of
-    tasks are expected to take, by key. `numbers`: of records, where several sessions write one log.
-    `begun_s`: on the clock, from which on time counts against the budget; None: the first event.
+    it; else `tasks` are those of the only one. `numbers`: of records, where several sessions
+    write one log. `begun_s`: on the clock, from which on time counts against the budget; None:
+    the first event.
     """
 
     run: Run
@@ -123,7 +127,6 @@ class Session:
     noise: Callable[[], dict[str, object]] = dict
     peaks: Peaks | None = None
     networks: Sequence[Sequence[TuningTask]] = ()
-    estimates: Callable[[Sequence[TuningTask]], Mapping[str, float]] = lambda tasks: {}
     numbers: Iterator[int] | None = None
     begun_s: float | None = None
     ledger: Ledger = field(default_factory=Ledger)
@@ -134,11 +137,14 @@ class Session:
     _flying: list[_Batch] = field(default_factory=list)
     _before_s: float = 0.0
     _started_s: float | None = None
+    _gained: InTurns | None = None
+    _is_outlook_told: bool = False
 
     def replay(self, log: Log) -> None:
         """Take over the records of this session's tasks, target and thread count."""
         self.ledger.next_sequence = 1 + max((r.sequence for r in log.records), default=-1)
         self._before_s = spent(log).elapsed_s
+        self._gained = self._in_turns(log)
         ours = [r for r in log.records if self._is_ours(r)]
         self.ledger.add(ours, live=False)
         batches = list(self._batches([r for r in ours if not r.final]))
@@ -147,6 +153,13 @@ class Session:
             if batch is batches[-1]:
                 self._look_ahead(state, 0)  # proposed before the last results were known
             self._learn(state, [(r, r.result) for r in batch])
+
+    def _in_turns(self, log: Log) -> InTurns | None:
+        """What the network of the last session on this machine gained, where it was timed."""
+        machine = (self.run.target_key, self.run.n_threads)
+        runs = {h.run_id for h in log.headers if (h.target.key, h.n_threads) == machine}
+        found = [end.in_turns for end in log.ends if end.run_id in runs and end.in_turns]
+        return found[-1] if found else None
 
     def _batches(self, records: Iterable[MeasureRecord]) -> Iterator[list[MeasureRecord]]:
         """Records in the batches in which they were measured: a task may come several times in a
@@ -209,15 +222,18 @@ class Session:
             elapsed_s=self.elapsed_s(),
             totals=self._totals(),
             outlook=self._outlook(),
+            in_turns=self._gained,
+            bound_s=least_s(self.networks or (self.tasks,)),
         )
 
     def _outlook(self) -> Outlook | None:
+        """Once in a session, when the default programs of all tasks are measured."""
         untuned_s = {task.key: self.ledger.times(task.key).untuned_s for task in self.tasks}
         known_s = {key: s for key, s in untuned_s.items() if s is not None}
-        begin = self.clock()
-        expected_s = self.estimates([task for task in self.tasks if task.key not in known_s])
-        self.ledger.seconds.search += self.clock() - begin
-        return outlook(self.networks or (self.tasks,), {**expected_s, **known_s})
+        if self._is_outlook_told or len(known_s) < len(untuned_s):
+            return None
+        self._is_outlook_told = True
+        return outlook(self.networks or (self.tasks,), known_s)
 
     def _totals(self) -> Totals:
         times = {task.key: self.ledger.times(task.key) for task in self.tasks}
@@ -395,6 +411,8 @@ class Session:
             elapsed_s=self.elapsed_s(),
             totals=self._totals(),
         )
+        if (found := self._outlook()) is not None:
+            yield DefaultsMeasured(found)
         if state.best_s is not None and state.best_s != before:
             yield TaskImproved(state.task.key, before, state.best_s)
 
@@ -404,11 +422,15 @@ class Session:
         begin, waited_s = self.clock(), self.measurer.waited_s
         begin = batch.begun_s if is_alone else begin
         results: list[MeasureResult] = []
-        yield CandidateMeasured(batch.key, 0, len(batch.candidates))
+        n_batch = len(batch.candidates)
+        yield CandidateMeasured(batch.key, 0, n_batch)
         for result in batch.believed():
+            if isinstance(result, Built):
+                yield CandidateBuilt(batch.key, result.n_done, n_batch, self.elapsed_s())
+                continue
             self._write(batch.state.task, batch.candidates[len(results)], result)
             results.append(result)
-            yield CandidateMeasured(batch.key, len(results), len(batch.candidates))
+            yield CandidateMeasured(batch.key, len(results), n_batch)
             if is_alone and self._stop_reason() is not None:  # no need to run built candidates
                 break
         self.sink.sync()
@@ -492,7 +514,8 @@ class Session:
     def _measure_final(self, batch: _Batch) -> FinalistsMeasured:
         task = batch.state.task
         begin = batch.begun_s if self.measurer.n_slots == 1 else self.clock()
-        for candidate, result in zip(batch.candidates, batch.believed(), strict=True):
+        results = (result for result in batch.believed() if not isinstance(result, Built))
+        for candidate, result in zip(batch.candidates, results, strict=True):
             self._write(task, candidate, result, final=True)
         self.ledger.seconds.measure += self.clock() - begin
         self._n_remeasured += 1
@@ -526,7 +549,9 @@ class Session:
             self.sink.sync()
 
     def _seconds(self) -> dict[str, float]:
-        return self.ledger.seconds.split(self.model.train_s if self.model else 0.0)
+        found = self.ledger.seconds.split(self.model.train_s if self.model else 0.0)
+        built_s = min(self.measurer.built_s, found["measure"])
+        return found | ({"building": built_s} if built_s else {})
 
     def _stops(self, reason: StopReason) -> dict[str, TaskStop]:
         """Reasons for no more trials, by task; an interrupt is none."""

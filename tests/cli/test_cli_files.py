@@ -21,6 +21,7 @@ import autotune
 from autotune.errors import LogLost
 from autotune.files import require_place
 from autotune.records import Journal, read_log
+from tests.cli.conftest import mlp
 from tests.forking import Cli, Outcome
 
 ROOT = Path(__file__).parent.parent.parent
@@ -228,6 +229,18 @@ def test_files_that_are_too_large_are_not_loaded(
         header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 38,)}
         np.lib.format.write_array_header_1_0(file, header)
     refused(here("run", artifact, "--input", huge), 2, "more than the inputs can take")
+
+
+def test_an_archive_that_unpacks_to_far_more_is_not_loaded(here: Cli, tmp_path: Path) -> None:
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    bomb = tmp_path / "x.npz"
+    np.savez_compressed(bomb, x=np.zeros(75 << 20, np.float32))
+    made = ("-o", tmp_path / "m.atn")
+    text = "unpacks from"
+    refused(
+        here("compile", tmp_path / "m.onnx", *made, "--check-input", tmp_path / "x.npz"), 2, text
+    )
+    refused(here("quantise", tmp_path / "m.onnx", "--data", tmp_path / "x.npz"), 2, text)
 
 
 def test_too_little_room_is_an_error_before_any_work(

@@ -29,6 +29,7 @@ from autotune.te.dag import ComputeDAG
 from autotune.tuner import (
     BatchMeasured,
     Budget,
+    CandidateBuilt,
     CandidateMeasured,
     Event,
     FinalistsMeasured,
@@ -80,7 +81,7 @@ END = SessionFinished(
     ("key32",),
     (),
     {"build_timeout": 1, "run_crash": 1},
-    {"search": 10.0, "model": 10.0, "measure": 80.0, "build": 99.6, "run": 12.0},
+    {"search": 10.0, "model": 10.0, "measure": 80.0, "building": 64.0, "build": 99.6, "run": 12.0},
     {"key32": TaskStop.INVALID, "key64": TaskStop.BUDGET, "key256": TaskStop.BUDGET},
 )
 
@@ -100,6 +101,33 @@ def test_live_display(story: list[Event], golden: Golden, width: int, height: in
     view.notes += ["others keep 0.7 of 2 cores busy; times are less certain: stop the others"]
     lines = drawn(view, width, height)
     golden(f"cli/live_table_{width}x{height}.txt", "".join(f"{line}\n" for line in lines))
+
+
+def test_building_is_told_until_the_first_is_measured(story: list[Event]) -> None:
+    view = View()
+    for event in [*story, CandidateMeasured("key256", 0, 9)]:
+        view.apply(event)
+    assert status_lines(view, 75.0)[3].startswith("building 0 of 9 candidates of task 0, Conv")
+    view.apply(CandidateBuilt("key256", 4, 9, 75.0))
+    assert status_lines(view, 75.0)[3].startswith("building 4 of 9 candidates of task 0, Conv")
+    view.apply(CandidateBuilt("key256", 9, 9, 80.0))
+    assert status_lines(view, 80.0)[3].startswith("measuring 0 of 9 candidates of task 0, Conv")
+    view.apply(CandidateMeasured("key256", 1, 9))
+    assert status_lines(view, 80.0)[3].startswith("measuring 1 of 9 candidates of task 0, Conv")
+
+
+def test_building_for_long_has_lines_now_and_then(story: list[Event]) -> None:
+    lines: list[str] = []
+    plain = Plain(lines.append)
+    for event in story:
+        plain.show(event)
+    n_before = len(lines)
+    for n in range(1, 10):
+        plain.show(CandidateBuilt("key256", n, 9, 71.5 + 4.0 * n))
+    assert [" ".join(line.split()) for line in lines[n_before:]] == [
+        "1m24s 28 % building 3 of 9 candidates of task 0",
+        "1m36s 28 % building 6 of 9 candidates of task 0",
+    ]
 
 
 @pytest.fixture

@@ -68,6 +68,18 @@ def fill(op: str, inputs: str, shape: tuple[int, ...], **attrs: object) -> Model
     return model(nodes, {"x": (1,)}, {"n": ints(*shape), "one": np.float32(1)}, opset=18)
 
 
+def found_in(op: str, n: int) -> ModelProto:
+    """An operator whose result has a length that its operand decides."""
+    nodes = [
+        node("ConstantOfShape", "n", "c"),
+        node(op, "c", "t"),
+        node("Cast", "t", "f", to=F32),
+        node("ReduceSum", "f", "s", keepdims=0),
+        node("Add", "x s", "y"),
+    ]
+    return model(nodes, {"x": (1,)}, {"n": ints(n)}, opset=18)
+
+
 def loops(levels: int, count: int) -> ModelProto:
     def body(level: int) -> onnx.GraphProto:
         inner = node("Loop", "n c v", "w", body=body(level - 1)) if level else node("Neg", "v", "w")
@@ -112,6 +124,26 @@ def pieces(n: int) -> ModelProto:
         node("SequenceAt", "q i", "y"),
     ]
     return model(nodes, {"x": (n,)}, {"i": np.array(0)})
+
+
+def split_of(n: int) -> ModelProto:
+    return model(node("Split", "x", "y", num_outputs=n), {"x": (4,)}, opset=18)
+
+
+def joined(n: int) -> ModelProto:
+    return model(node("Concat", " ".join("x" * n), axis=0), {"x": (4,)})
+
+
+def copies(n: int) -> ModelProto:
+    proto = model(node("Relu", "x"), {"x": (4,)})
+    proto.graph.node.extend([helper.make_node("Identity", ["x"], ["z"])] * n)
+    return proto
+
+
+def typed(kind: int) -> ModelProto:
+    proto = model(node("Relu", "x"), {"x": (4,)})
+    proto.graph.input[0].type.tensor_type.elem_type = kind
+    return proto
 
 
 KERNEL: dict[str, object] = {"w": np.ones((1, 1, 3, 3), "f4")}
@@ -163,6 +195,12 @@ BOMBS: dict[str, tuple[Callable[[], ModelProto], str]] = {
     "fill_read": (lambda: fill("Mul", "c x", (2 * N,)), "'Mul'.*MOST_DECLARED_BYTES"),
     "fill_product": (lambda: fill("MatMul", "c c", (40_000, 40_000)), "MOST_FOLDED_BYTES"),
     "fill_exp": (lambda: fill("Exp", "c", (2**31,)), "'Exp'.*MOST_FOLDED_BYTES"),
+    "nonzero": (lambda: found_in("NonZero", 2**31 - 1), "'NonZero'.*MOST_FOLDED_BYTES"),
+    "unique": (lambda: found_in("Unique", 2**30), "'Unique'.*MOST_FOLDED_BYTES"),
+    "split": (lambda: split_of(10**9), "'Split'.*says num_outputs"),
+    "operands": (lambda: joined(20_000), "'Concat'.*MOST_OPERANDS"),
+    "nodes": (lambda: copies(200_001), "MOST_NODES"),
+    "type": (lambda: typed(77), "ModelError .*type 77|NotCompilable .*'77'"),
     "loop": (lambda: loops(1, 1000), "ok"),
     "loop_far": (lambda: loops(1, HUGE), "'Loop'.*MOST_ITERATIONS"),
     "loop_nested": (lambda: loops(3, 1000), "'Loop'.*MOST_UNFOLDED"),

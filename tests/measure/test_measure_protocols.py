@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import measure_fakes as fakes
 import pytest
@@ -20,7 +21,7 @@ from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
 from autotune.measure.peak import Peaks
 from autotune.measure.pipeline import PipelinedMeasurer, pools_of
-from autotune.measure.protocols import Abandoned
+from autotune.measure.protocols import Abandoned, Built
 from autotune.records import read_log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
@@ -37,11 +38,13 @@ class FarBuilder:
     def __init__(self, events: list[str]) -> None:
         self.events, self.abandoned = events, threading.Event()
         self.pids = list[int]()
+        self.n_built = 0
 
     def build(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
         if fakes.does("hang") in candidates:
             assert self.abandoned.wait(60)
             raise Abandoned
+        self.n_built = len(candidates)
         return [self._one(dag, steps) for steps in candidates]
 
     def _one(self, dag: ComputeDAG, steps: Steps) -> BuildResult:
@@ -85,7 +88,7 @@ def events() -> list[str]:
     return []
 
 
-def stream(measurer: Measurer, *what: str, then: Callable[[], None]) -> Iterator[MeasureResult]:
+def stream(measurer: Measurer, *what: str, then: Callable[[], None]) -> Iterator[Any]:
     return measurer.stream(fakes.double_dag(), [*map(fakes.does, what)], 3.0, then)
 
 
@@ -93,13 +96,32 @@ def test_results_come_one_by_one_from_whatever_builds_and_runs(events: list[str]
     runner = FarRunner(events)
     with Measurer(FarBuilder(events), runner) as measurer:
         results = stream(measurer, "good", "bad", "good", then=lambda: events.append("meanwhile"))
+        assert next(results) == Built(3)
+        assert events == ["runner started", "meanwhile"]
         assert next(results).times_s == (1.0,)
         assert events == ["runner started", "meanwhile", "ran 0"]
+        assert measurer.built_s > 0
         assert [(r.status, r.times_s) for r in results] == [(S.BUILD_ERROR, ()), (S.OK, (3.0,))]
         finals = measurer.measure_interleaved(fakes.double_dag(), [fakes.does("good")], 7)
         assert [r.ok for r in finals] == [True]
     assert runner.asked == [Time(best_s=3.0), Time(rounds=7)]
     assert sorted(events[-2:]) == ["builder closed", "runner closed"]
+
+
+def test_how_many_are_built_is_told_while_others_are_not(events: list[str]) -> None:
+    class Slow(FarBuilder):
+        def build(self, dag: ComputeDAG, candidates: Sequence[Steps]) -> list[BuildResult]:
+            self.n_built = 4
+            assert self.abandoned.wait(60)
+            return super().build(dag, candidates)
+
+    builder = Slow(events)
+    with Measurer(builder, FarRunner(events)) as measurer:
+        results = stream(measurer, *["good"] * 9, then=lambda: None)
+        assert next(results) == Built(4)
+        builder.abandoned.set()
+        assert next(results) == Built(9)
+        assert len(list(results)) == 9
 
 
 def test_an_interrupt_abandons_the_build(events: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What is left to gain, told before the first trial: like compared with like, or nothing said."""
+"""How near the untuned network is to its bound, by what was measured, or nothing said."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.display.lines import outlook_text, status_lines
+from autotune.display.lines import in_turns_text, outlook_text, status_lines
 from autotune.display.renderers import Plain
 from autotune.display.view import View
-from autotune.measure.peak import Peaks
-from autotune.target import parse_target
+from autotune.records import InTurns
 from autotune.te.dag import ComputeDAG
 from autotune.tuner import (
     Budget,
+    DefaultsMeasured,
     Outlook,
     SessionStarted,
     Totals,
     TuningTask,
-    clock_scale,
     event_to_json,
     outlook,
 )
@@ -63,28 +62,43 @@ def test_an_estimate_below_the_bound_leaves_nothing_and_what_is_unknown_tells_no
     assert outlook([()], {}) is None
 
 
-def test_the_cost_model_speaks_of_the_clock_that_the_peak_was_measured_at() -> None:
-    target = parse_target("znver3")
-    core = target.core
-    per_cycle = core.ports * target.lanes * 2
-    half = Peaks(2 * per_cycle * core.clock_hz / 2, 1.0, 1.0, 0)
-    assert clock_scale(target, 2, half) == pytest.approx(2)
-
-
-@pytest.mark.parametrize(("bound_s", "is_little"), [(1e-3, False), (1.96e-3, True)])
-def test_lines_table_and_json_tell_it_before_the_first_trial(
-    bound_s: float, is_little: bool
+@pytest.mark.parametrize(("bound_s", "share"), [(1e-3, "50 %"), (1.96e-3, "98 %")])
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_lines_table_and_json_tell_it_once_all_is_measured(
+    bound_s: float, share: str, is_resumed: bool
 ) -> None:
     found = Outlook(2e-3, bound_s)
-    event = SessionStarted("r", (), Budget(4), 0, 0.0, Totals(), found)
+    started = SessionStarted("r", (), Budget(4), 0, 0.0, Totals(), found if is_resumed else None)
+    events = [started] if is_resumed else [started, DefaultsMeasured(found)]
+    lines: list[str] = []
+    view, plain = View(), Plain(lines.append)
+    for event in events:
+        assert not lines
+        plain.show(event)
+        view.apply(event)
+    assert lines == [outlook_text(found)]
+    assert f", {share} of the speed that peak and bandwidth permit" in lines[0]
+    assert ("may not pay" in lines[0]) is (share == "98 %")
+    assert lines[0] in status_lines(view, 0.0)
+    data = json.loads(json.dumps(event_to_json(events[-1])))["outlook"]
+    assert data == {"untuned_s": 2e-3, "bound_s": bound_s, "left": pytest.approx(found.left)}
+    assert event_to_json(replace(started, outlook=None))["outlook"] is None
+
+
+def test_an_earlier_session_tells_what_it_gained() -> None:
+    gained = InTurns(5e-3, 4e-3, 0.8, 0.79, 0.81, 12)
+    event = SessionStarted("r", (), Budget(4), 0, 0.0, Totals(), None, gained)
     lines: list[str] = []
     Plain(lines.append).show(event)
-    assert lines == [outlook_text(found)]
-    assert ("may not pay" in lines[0]) is is_little
-    assert f"at most {2 if is_little else 50} % of the time is left" in lines[0]
+    assert lines == [
+        "an earlier session gained 1.250x: 5.000 ms untuned → 4.000 ms tuned, measured in turns"
+    ]
     view = View()
     view.apply(event)
     assert lines[0] in status_lines(view, 0.0)
-    data = json.loads(json.dumps(event_to_json(event)))["outlook"]
-    assert data == {"untuned_s": 2e-3, "bound_s": bound_s, "left": pytest.approx(found.left)}
-    assert event_to_json(replace(event, outlook=None))["outlook"] is None
+    assert event_to_json(event)["in_turns"]["ratio"] == 0.8
+
+
+def test_the_network_in_turns_is_compared_with_its_bound() -> None:
+    text = in_turns_text(InTurns(5e-3, 4e-3, 0.8, 0.79, 0.81, 12), 3e-3)
+    assert text.endswith("; 75 % of the speed that peak and bandwidth permit")

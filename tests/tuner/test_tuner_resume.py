@@ -25,7 +25,7 @@ from autotune.tuner import Budget, Run, Scheduler, Session, TuningTask
 class MadeUpMeasurer:
     """A latency for every schedule that has nothing to do with the machine; a few fail."""
 
-    waited_s = 0.0
+    waited_s = built_s = 0.0
     n_slots = 1
 
     def stream(

@@ -70,6 +70,7 @@ class FakeMeasurer:
     curve: Callable[[int], MeasureResult] = lambda i: ok(1e-3 / (1 + i))
     calls: list[tuple[str, tuple[Steps, ...]]] = field(default_factory=list)
     waited_s: float = 0.0
+    built_s: float = 0.0
     n_slots: int = 1
 
     def stream(

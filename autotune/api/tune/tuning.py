@@ -71,7 +71,6 @@ from autotune.tuner import (
     SessionStarted,
     TuningTask,
     bound_s,
-    clock_scale,
     dots_of,
     logged_tasks,
     networks_of,
@@ -114,7 +113,6 @@ class Tuning:
         self._peaks = peaks = self._device.peaks(self._options.evict, dots)
         self._rules = (*rules, *rules_of(self._config.rules))
         self._tasks = tuning_tasks(log, peaks, self._rules)
-        self._clock_scale = clock_scale(header.target, header.n_threads, peaks)
         self._defaults: dict[str, Candidate | None] = {}
         # one thread trains on a few thousand rows in 0.2 s; OpenMP's threads, which spin, take many
         # seconds as soon as anything else runs on the machine
@@ -183,7 +181,6 @@ class Tuning:
             stop=self._stop,
             batch=config.batch,
             default=default,
-            estimates=self._estimates,
             first=self.warm.first,
             drafted=self._drafted(measurer.n_slots) if measurer.n_slots > 1 else {},
         )
@@ -206,12 +203,6 @@ class Tuning:
         )
         found = parallel_map(draft, [task.dag for task in tasks])
         return {task.key: one for task, one in zip(tasks, found, strict=True)}
-
-    def _estimates(self, tasks: Sequence[TuningTask]) -> dict[str, float]:
-        """Seconds that default programs are expected to take at the clock of this machine."""
-        self._choose_defaults([task for task in tasks if task.key not in self._defaults])
-        found = ((key, default.predicted_s) for key, default in self._defaults.items() if default)
-        return {key: self._clock_scale * seconds for key, seconds in found if seconds}
 
     def _choose_defaults(self, tasks: Sequence[TuningTask]) -> None:
         choose = partial(

@@ -58,8 +58,8 @@ class Places:
     def error(self, tensor: TensorProto, reason: str) -> ModelError:
         """External data of a tensor that cannot be had."""
         name = _told(tensor).get("location", "")
-        text = f"external data '{shortened(name, MOST_OF_CELL)}' of '{tensor.name}' in {self.model}: {reason}"
-        return ModelError(text, _BESIDE)
+        where = f"'{shortened(name, MOST_OF_CELL)}' of '{tensor.name}' in {self.model}"
+        return ModelError(f"external data {where}: {reason}", _BESIDE)
 
     def file(self, tensor: TensorProto) -> Path:
         """The file of the data of a tensor, by the name that leads there.

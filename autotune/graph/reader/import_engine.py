@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from autotune.dtypes import PORT_TYPES
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
-from autotune.graph.limits import MOST_WORK, ImportBudget, check_declared
+from autotune.graph.limits import MOST_WORK, ImportBudget, check_declared, check_ports
 from autotune.graph.operators.definition import Folding
 from autotune.graph.operators.table import operator_of
 from autotune.graph.operators.user_operators import (
@@ -96,6 +96,7 @@ class ImportEngine:
 
     def _visit(self, node: Node) -> list[Node]:
         """Emit a node, make its results constants, or return the nodes that replace it."""
+        check_ports(node)
         if node.op in CONTROL and self.growing is not None:
             self.growing.require_decided(node)
         is_taken = self.growing is not None and self.growing.takes(node)

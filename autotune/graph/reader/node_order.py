@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
-from onnx import GraphProto, NodeProto
+from onnx import FunctionProto, GraphProto, NodeProto
 
 from autotune.graph.reader.random_weights import replace_all
 
@@ -15,8 +15,8 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
     return (a.g for a in node.attribute if a.HasField("g"))
 
 
-def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """The nodes of a graph and of its subgraphs."""
+def all_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
+    """The nodes of a graph or function, and of its subgraphs."""
     for node in graph.node:
         yield node
         for body in bodies(node):

@@ -19,6 +19,7 @@ from onnx import (
     numpy_helper,
 )
 
+from autotune.errors import ModelError
 from autotune.graph.ir import (
     Array,
     AttributeReference,
@@ -129,8 +130,13 @@ def attribute_of(attribute: AttributeProto, opset: int) -> Any:
 
 
 def type_of(kind: onnx.TypeProto) -> TensorType:
-    """The type of a tensor."""
+    """The type of a tensor. Raises ModelError for elements that ONNX does not have."""
     tensor = kind.tensor_type
+    if tensor.elem_type not in onnx.TensorProto.DataType.values():
+        raise ModelError(
+            f"a tensor has elements of type {tensor.elem_type}, which ONNX does not have",
+            "export the model again",
+        )
     return TensorType(shape_of(tensor), str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
 
 

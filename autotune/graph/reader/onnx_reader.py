@@ -38,11 +38,12 @@ from autotune.errors import ModelError, NotCompilable, UsageError
 from autotune.files import Stamps, open_input, require_regular
 from autotune.graph.constant_values import Constants
 from autotune.graph.ir import OPSET
+from autotune.graph.limits import check_size
 from autotune.graph.reader.constant_inputs import bind_constants, fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes, is_tensor, require_static, shapes_at
 from autotune.graph.reader.external_data import Places, load_external
 from autotune.graph.reader.external_data import external_files as places_of_data
-from autotune.graph.reader.node_order import bodies, names_read, put_in_order
+from autotune.graph.reader.node_order import all_nodes, bodies, names_read, put_in_order
 from autotune.graph.reader.opsets import opset_of, require_known_versions, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
 from autotune.graph.reader.sparse_constants import make_dense
@@ -219,6 +220,8 @@ def _checked(model: ModelProto, path: Path) -> ModelProto:
     """`model` with its nodes in order. Raises ModelError where a file holds none."""
     if not model.graph.output:
         raise ModelError(f"'{path}' holds no ONNX graph", "give the path of an .onnx file")
+    graphs = (model.graph, *model.functions)
+    check_size(sum(1 for graph in graphs for _ in all_nodes(graph)), path)
     if any(entry.version < 1 for entry in model.opset_import):
         raise ModelError(f"'{path}' is of an opset below 1", "export the model again")
     require_known_versions(model)

@@ -58,6 +58,10 @@ def parted(file: BinaryIO, least: int) -> Parted:
     return found
 
 
+_MOST_FIELDS = 500_000
+"""Of a message: more than a model has nodes and weights."""
+
+
 def read_weights(file: BinaryIO, places: Mapping[str, FileRange]) -> dict[str, Array]:
     """The arrays at `places`, read-only. Raises ModelError where the file has become shorter."""
     arrays: dict[str, Array] = {}
@@ -78,6 +82,8 @@ def _parted(file: BinaryIO, end: int, path: tuple[int, ...], found: Parted, leas
     """The message up to `end`, of which the field `path[0]` is parted; an empty path: a tensor."""
     out: list[bytes] = []
     while file.tell() < end:
+        if len(out) > _MOST_FIELDS:
+            raise ValueError("reading it field by field takes too long")
         tag, n_bytes, head = _field(file, end)
         number, kind = tag >> 3, tag & 7
         is_within = kind == _BYTES and number == path[0]

@@ -27,6 +27,7 @@ from autotune.network.runtime.ort_sessions import NONE, SessionSetting, ort_sess
 from autotune.wording import arguments
 
 _REASON_WIDTH = 400
+_MOST_READ = 10_000  # characters of a message: `shorten` takes time for each
 
 Array = NDArray[Any]
 Runner = Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -110,7 +111,8 @@ def blamed(name: str, action: str, hint: str) -> Iterator[None]:
     except AutotuneError:
         raise
     except Exception as error:
-        reason = shorten(str(error), _REASON_WIDTH) or type(error).__name__
+        said = str(error)[:_MOST_READ]
+        reason = shorten(said, _REASON_WIDTH) or type(error).__name__
         raise ModelError(f"{name} cannot {action} the model: {reason}", hint) from error
 
 
