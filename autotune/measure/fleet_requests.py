@@ -190,7 +190,8 @@ class Requests:
             try:
                 error = future.exception(timeout=_POLL_S)
             except TimeoutError:
-                if some and not self._there().keys() & some:
+                there = self._there()  # raises where none has been there for long
+                if some and not there.keys() & some:
                     future.cancel(force=True)
                     return None
                 continue
