@@ -42,6 +42,7 @@ from autotune.graph.state import StateInfo
 from autotune.graph.storage import Activation, plan_storage
 from autotune.graph.subgraph import Definitions, Subgraph, undefined
 from autotune.te.dag import ComputeDAG
+from autotune.te.extent import Extents
 from autotune.te.products import precision_of
 from autotune.te.strides import dense
 
@@ -57,6 +58,7 @@ class Port:
 
     `value` names a Value with the same elements in the same order; for half precision (float16,
     bfloat16) that value is float32. Integers of an input that are indices must be below `limit`.
+    `extents`: of one with lengths, whose `shape` is the longest; () for others.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Port:
     dtype: str
     value: str
     limit: int = FLAGS
+    extents: Extents = ()
 
 
 @brief
@@ -104,7 +107,8 @@ class Network:
     were replaced by random ones, because the user asked for it. `constant_inputs`: inputs of the
     model that the user bound to these values; they are none of `inputs`. `precision`: of the
     factors of products; `is_mixed`: some of them were left in float32, see `mixture`. `state`: of a
-    model that has some.
+    model that has some. `lengths`: the input that holds each number which extents follow, int64 of
+    one element, by the name of the number.
     """
 
     name: str
@@ -120,6 +124,7 @@ class Network:
     precision: str = "f32"
     is_mixed: bool = False
     state: StateInfo | None = None
+    lengths: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> dict[str, int]:
