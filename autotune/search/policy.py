@@ -29,6 +29,7 @@ from autotune.search.sketch import generate_sketches
 from autotune.search.space import Rows, Sketch, first_of_each
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
+from autotune.te.numbers import Numbers
 
 POPULATION = 1024
 ELITE = 96
@@ -92,7 +93,7 @@ class SketchPolicy:
     """Search state of one task.
 
     `elite_pool`: best rows of all tasks of a run, shared by their policies. `rules`: sketch rules
-    of the user, in addition to those of `search.sketch`.
+    of the user, in addition to those of `search.sketch`. `points`: see `SketchFacts`.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class SketchPolicy:
         rng: np.random.Generator,
         elite_pool: ElitePool | None = None,
         rules: Sequence[Rule] = (),
+        points: Sequence[Numbers] | None = None,
     ) -> None:
         self.dag, self.target, self.n_threads = dag, target, n_threads
         self._elite_pool = elite_pool or ElitePool()
@@ -113,7 +115,7 @@ class SketchPolicy:
         self.sketches = {s.name: s for s in generate_sketches(dag, target, extra=rules)}
         self._measured: dict[str, dict[bytes, float | None]] = {n: {} for n in self.sketches}
         self._studied = {n: _Studied() for n in self.sketches}
-        facts = partial(SketchFacts, dag, target=target, n_threads=n_threads)
+        facts = partial(SketchFacts, dag, target=target, n_threads=n_threads, points=points)
         self._facts = {n: facts(sketch) for n, sketch in self.sketches.items()}
         self._features_of = {n: partial(self._features, n) for n in self.sketches}
         self._recognisers: dict[str, Recogniser] = {}

@@ -16,8 +16,8 @@ from autotune.records.distill import ranked_records
 from autotune.records.record import Log, MeasureRecord
 from autotune.schedule.steps import Steps
 from autotune.search.cost.analysis import analyse
-from autotune.search.cost.features import features
 from autotune.search.cost.ranker import Array, Ranker
+from autotune.search.cost.sketch_facts import SketchFacts
 from autotune.search.policy import Candidate
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
@@ -71,9 +71,9 @@ def _samples(
     for sketch in generate_sketches(dag, target):
         rows, times = _rows(sketch, [r for r in records if r.sketch == sketch.name])
         if len(rows):
-            found = analyse(dag, sketch, rows, target)
-            x = features(found, sketch, rows, target, records[0].n_threads)
-            yield x[found.valid], times[found.valid]
+            valid = analyse(dag, sketch, rows, target).valid
+            _, x = SketchFacts(dag, sketch, target, records[0].n_threads).features(rows)
+            yield x[valid], times[valid]
 
 
 def _rows(sketch: Sketch, records: Sequence[MeasureRecord]) -> tuple[Rows, Array]:

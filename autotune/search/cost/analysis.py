@@ -7,7 +7,7 @@ registers, footprints and cache traffic for all candidates at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache, reduce
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from autotune.dtypes import dtype_bytes
 from autotune.errors import ScheduleError
+from autotune.schedule.at_numbers import at_numbers
 from autotune.schedule.replay import apply, replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.schedule.steps import Steps, holes_of
@@ -39,6 +40,7 @@ from autotune.target.isa import MultiplyAdd, TileUnit
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Binary, Expr, Load, variables
+from autotune.te.numbers import Numbers
 from autotune.te.products import dot_form, products_of
 from autotune.te.ragged import on_average
 
@@ -165,9 +167,20 @@ class Population:
 
     def analysis(self) -> Analysis:
         """All facts about them."""
-        pairs = zip(self.walks, self.counts, strict=True)
+        return self._analysis(self.walks)
+
+    def analyses(self, points: Sequence[Numbers]) -> list[Analysis]:
+        """All facts about them at each of these numbers; without numbers, as they are."""
+        return [self._analysis(self._walks_at(p)) for p in points] or [self.analysis()]
+
+    def _analysis(self, walks: tuple[_Walk, ...]) -> Analysis:
+        pairs = zip(walks, self.counts, strict=True)
         statements = tuple(walk.statement(counts) for walk, counts in pairs)
         return Analysis(statements, self.valid, self.identity)
+
+    def _walks_at(self, numbers: Numbers) -> tuple[_Walk, ...]:
+        first = self.walks[0]
+        return _walks(at_numbers(first.state, numbers), first.n, first.target)
 
 
 @lru_cache(maxsize=64)

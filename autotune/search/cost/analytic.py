@@ -20,18 +20,20 @@ Checked against 6,900 candidates drawn uniformly and 2,900 promising ones (docs/
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.schedule.steps import Steps
-from autotune.search.cost.analysis import Analysis, Statement, analyse, vector_passes
+from autotune.search.cost.analysis import Analysis, Population, Statement, vector_passes
 from autotune.search.cost.caches import USABLE
 from autotune.search.cost.nest import Array
 from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
+from autotune.te.numbers import Numbers, usual_numbers
 
 KERNEL_START_CYCLES = 1500.0
 LOOP_EXIT_CYCLES = 6.0
@@ -71,11 +73,21 @@ def seconds_of(
     return np.where(analysis.valid, total / target.core.clock_hz, np.inf)
 
 
-def estimate_s(dag: ComputeDAG, steps: Steps, target: Target, n_threads: int) -> float:
-    """Estimated seconds of one schedule, whatever it was made from."""
-    sketch = Sketch("", steps, ())
-    analysis = analyse(dag, sketch, np.zeros((1, 0), np.int64), target)
-    return float(analytic_seconds(analysis, target, n_threads)[0])
+def estimate_s(
+    dag: ComputeDAG,
+    steps: Steps,
+    target: Target,
+    n_threads: int,
+    points: Sequence[Numbers] | None = None,
+) -> float:
+    """Estimated seconds of one schedule, whatever it was made from.
+
+    `points`: numbers of a call, the usual ones by default; the geometric mean over them.
+    """
+    points = usual_numbers(dag) if points is None else points
+    population = Population.of(dag, Sketch("", steps, ()), {}, 1, target)
+    found = (analytic_seconds(a, target, n_threads)[0] for a in population.analyses(points))
+    return statistics.geometric_mean(map(float, found))
 
 
 def idle_factor(s: Statement, n_threads: int) -> Array:

@@ -6,6 +6,7 @@ then what they did is repeated as array programs, with the same results.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from autotune.search.cost.nest import Array
 from autotune.search.space import Rows, Sketch, first_of_each
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
+from autotune.te.numbers import Numbers, usual_numbers
 
 _UNTRACED = 6
 """Populations that are analysed directly: a trace takes as long as so many, an array program a
@@ -36,11 +38,24 @@ class _Programs:
 
 
 class SketchFacts:
-    """Facts about candidates of one sketch, for one machine and number of threads."""
+    """Facts about candidates of one sketch, for one machine and number of threads.
 
-    def __init__(self, dag: ComputeDAG, sketch: Sketch, target: Target, n_threads: int) -> None:
+    Where axes follow numbers of a call, features and log2 seconds are means over `points`, usual
+    ones by default: an order of candidates by geometric means, which is that of their ratios to
+    whatever is best at each number.
+    """
+
+    def __init__(
+        self,
+        dag: ComputeDAG,
+        sketch: Sketch,
+        target: Target,
+        n_threads: int,
+        points: Sequence[Numbers] | None = None,
+    ) -> None:
         self._dag, self._sketch = dag, sketch
         self._target, self._n_threads = target, n_threads
+        self._points = usual_numbers(dag) if points is None else points
         self._n_direct = 0
         self._is_traceable = True
         self._programs: _Programs | None = None
@@ -72,7 +87,7 @@ class SketchFacts:
         if not len(kept):
             found = np.zeros(0)
         elif self._programs is None:
-            found = self._found(population.some(kept).analysis(), holes, with_features)
+            found = self._found(population.some(kept), holes, with_features)
         else:
             program = self._programs.features if with_features else self._programs.estimate
             (found,) = program(holes, len(kept))
@@ -83,7 +98,7 @@ class SketchFacts:
         n, holes = len(rows), self._sketch.values(rows)
         if self._programs is None:
             population = self._population(holes, n)
-            return population.identity, self._found(population.analysis(), holes, True)
+            return population.identity, self._found(population, holes, True)
         _, identity = self._programs.checks(holes, n)
         (found,) = self._programs.features(holes, n)
         return identity, found
@@ -91,7 +106,14 @@ class SketchFacts:
     def _population(self, holes: Columns, n: int) -> Population:
         return Population.of(self._dag, self._sketch, holes, n, self._target)
 
-    def _found(self, analysis: Analysis, holes: Columns, with_features: bool) -> Array:
+    def _found(self, population: Population, holes: Columns, with_features: bool) -> Array:
+        first, *others = (
+            self._of_one(analysis, holes, with_features)
+            for analysis in population.analyses(self._points)
+        )
+        return sum(others, first) / (1 + len(others)) if others else first
+
+    def _of_one(self, analysis: Analysis, holes: Columns, with_features: bool) -> Array:
         if with_features:
             return features_of(analysis, self._sketch, holes, self._target, self._n_threads)
         return log2_seconds(analysis, self._target, self._n_threads)
@@ -102,11 +124,10 @@ class SketchFacts:
         holes = {name: trace.input(name, column) for name, column in values.items()}
         try:
             population = self._population(holes, trace.n)
-            analysis = population.analysis()
             self._programs = _Programs(
                 checks=trace.program((population.valid, population.identity)),
-                features=trace.program((self._found(analysis, holes, True),)),
-                estimate=trace.program((self._found(analysis, holes, False),)),
+                features=trace.program((self._found(population, holes, True),)),
+                estimate=trace.program((self._found(population, holes, False),)),
             )
         except Untraceable:
             self._is_traceable = False
