@@ -55,6 +55,11 @@ class Recycled:
         self._spare: list[Array] = []
         self._unused = 0
 
+    @property
+    def dtype(self) -> str | np.dtype[Any]:
+        """Of the elements."""
+        return self._dtype
+
     def take(self) -> Array:
         """An array of undefined content. Raises MemoryError without room for it."""
         if not self._is_large:

@@ -17,8 +17,10 @@ from autotune.errors import ArtifactError, ExitCode, UsageError
 from autotune.network.artifact import container, digests
 from autotune.network.artifact.artifact import VERSION, Tuned
 from autotune.network.runtime.loading import load, read_artifact
+from autotune.te.extent import Length
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import reversing
+from tests.network.sized_networks import sized_artifact
 
 
 @pytest.fixture
@@ -292,9 +294,11 @@ def test_two_parts_of_one_name_are_refused(saved: Path) -> None:
         read_artifact(saved)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_no_rebuilt_archive_crashes_the_process(saved: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "is_sized"), [(0, False), (1, False), (2, True)])
+def test_no_rebuilt_archive_crashes_the_process(saved: Path, seed: int, is_sized: bool) -> None:
     """Hundreds of damaged files with right digests: each gives a typed error or right numbers."""
+    if is_sized:
+        sized_artifact((Length("batch", 4), Length("rows", 40))).save(saved)
     command = [sys.executable, "-m", "tests.network.artifact_mutations", saved, str(seed), "250"]
     root = Path(__file__).parent.parent.parent
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, BinaryIO, TypeAlias
 import numpy as np
 
 from autotune.brief import brief
-from autotune.codec import LEFT_OUT, REQUIRED, Apart, Coded, Holds, to_json, within
+from autotune.codec import LEFT_OUT, REQUIRED, Apart, Coded, Holds, from_json, to_json, within
 from autotune.codegen.link import Image
 from autotune.codegen.memory import ALIGNMENT, aligned
 from autotune.config import MOST_THREADS, PRECISION_NAMES
@@ -42,6 +42,8 @@ from autotune.network.artifact.table import FIRST_BOUND
 from autotune.target import Target, missing_features
 from autotune.target.isa import HOST
 from autotune.target.tiles import FEATURE, Permission, denial
+from autotune.te.extent import Extent, Length, at
+from autotune.te.strides import dense
 
 FORMAT = "autotune-artifact"
 VERSION = 8
@@ -69,6 +71,14 @@ def _is_window(value: tuple[Sequence[int], Sequence[int]] | None) -> bool:
     return value is None or len(value[0]) == len(value[1])
 
 
+def _extent_to(extent: Extent) -> Any:
+    return to_json(extent) if isinstance(extent, Length) else extent
+
+
+def _extent_from(data: Any) -> Extent:
+    return from_json(Length, data) if isinstance(data, dict) else data
+
+
 def _target_from(data: dict[str, Any]) -> Target:
     return Target.from_json({"n_cores": None} | data)
 
@@ -84,10 +94,11 @@ _Shape: TypeAlias = Annotated[
     tuple[Annotated[int, within(-1, MOST)], ...],
     Holds(lambda shape: len(shape) <= _MOST_DIMENSIONS, "a shape"),
 ]
+_Extent: TypeAlias = Annotated[Extent, Coded(_extent_to, _extent_from)]
 
 _HERE = "compile the model on this machine"
 _BOUND = ("target", "inputs", "outputs", "arena_bytes", "n_bases", "constant_bytes", "entry")
-"""Fields of the manifest that the machine code relies on."""
+"""Fields of the manifest that the machine code relies on; and `lengths` where there are some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,8 @@ class Endpoint:
     an array of some shape with strides in elements. `limit`: see `graph.network.Port`. `dtype` is
     that of the user's array; the elements that kernels read and write are `stored`, which is
     float32 for half precision (float16, bfloat16) and for float8, and a byte for integers of less,
-    unless kernels take it as it `is_native`.
+    unless kernels take it as it `is_native`. `extents`: of one with lengths; `shape` and `window`
+    are those of the longest.
     """
 
     name: Text
@@ -110,6 +122,15 @@ class Endpoint:
     window: Annotated[tuple[_Shape, _Shape] | None, Holds(_is_window, "a window"), REQUIRED] = None
     limit: Annotated[int, within(1, MOST), REQUIRED] = 2
     is_native: Annotated[bool, Holds(bool, "true"), LEFT_OUT] = False
+    extents: Annotated[tuple[_Extent, ...], LEFT_OUT] = ()
+
+    def at(self, numbers: Mapping[str, int]) -> Endpoint:
+        """The port for these numbers: a window of the memory of the longest."""
+        if not self.extents:
+            return self
+        shape = at(self.extents, numbers)
+        strides = self.window[1] if self.window else dense(self.shape)
+        return replace(self, shape=shape, window=(shape, strides), extents=())
 
     @property
     def stored(self) -> str:
@@ -179,7 +200,8 @@ class Artifact:
     for other shapes of its inputs, over the same `constants` (the same array). `constant_kinds`:
     bytes of constants by `layout.KINDS`, known only where it was compiled. `split`: a dimension
     of which any extent is computed, by the variants that there are. `state`: of a model that has
-    some; its variants take different numbers of new places.
+    some; its variants take different numbers of new places. `lengths`: see `Network`; the inputs
+    that hold numbers are none of the model's own.
     """
 
     name: _PathText
@@ -209,6 +231,19 @@ class Artifact:
     entry: Annotated[int, within(0, MOST_PARTS)] = 0
     stored: Annotated[tuple[Text, ...], LEFT_OUT] = ()
     state: Annotated[StateInfo | None, LEFT_OUT] = None
+    lengths: Annotated[Mapping[Text, Text], LEFT_OUT] = field(default_factory=dict)
+
+    @property
+    def own_inputs(self) -> tuple[Endpoint, ...]:
+        """The inputs that a caller gives."""
+        hidden = set(self.lengths.values())
+        return tuple(end for end in self.inputs if end.name not in hidden)
+
+    @property
+    def mosts(self) -> dict[str, int]:
+        """The largest number of each length."""
+        extents = (extent for end in (*self.inputs, *self.outputs) for extent in end.extents)
+        return {e.name: e.most for e in extents if isinstance(e, Length)}
 
     @property
     def variants(self) -> tuple[Artifact, ...]:
@@ -250,7 +285,8 @@ class Artifact:
         """Facts that the machine code of a network relies on: addresses, sizes, kernels, entry."""
         manifest = self.manifest()
         kernels = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
-        return {name: manifest[name] for name in _BOUND} | {"kernels": kernels}
+        found = {name: manifest[name] for name in (*_BOUND, "lengths") if name in manifest}
+        return found | {"kernels": kernels}
 
 
 def write_file(
@@ -327,8 +363,8 @@ def require_features(target: Target, what: str) -> None:
 
 OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error", "entry")
 """Fields of a manifest that are others for every shape; all else is the same."""
-OWN_STATE = "state"
-"""A field that variants may have as well, where sessions are advanced together or begin."""
+OWN = ("state", "lengths")
+"""Fields that variants may have as well, where they have others than the first one."""
 
 
 def joined(manifests: Sequence[Json]) -> dict[str, Any]:
@@ -336,11 +372,12 @@ def joined(manifests: Sequence[Json]) -> dict[str, Any]:
 
     [{name, inputs, …}, {name, inputs, …}]  ->  {name, variants: [{inputs, …}, {inputs, …}]}
 
-    A variant has its state where that is another than the first one's.
+    A variant has fields of `OWN` where they are others than the first one's.
     """
     shared = {name: value for name, value in manifests[0].items() if name not in OF_VARIANT}
     variants = [{name: manifest[name] for name in OF_VARIANT} for manifest in manifests]
     for variant, manifest in zip(variants, manifests, strict=True):
-        if manifest.get(OWN_STATE) != shared.get(OWN_STATE):
-            variant[OWN_STATE] = manifest[OWN_STATE]
+        for name in OWN:
+            if manifest.get(name) != shared.get(name):
+                variant[name] = manifest.get(name, {} if name == "lengths" else None)
     return shared | {"variants": variants}

@@ -29,7 +29,7 @@ _Names: TypeAlias = tuple[Text, ...]
 
 def _is_of_model(port: Endpoint) -> bool:
     is_apart = not port.base and not port.offset and port.window is None and not port.is_native
-    return is_apart and port.dtype in (*_DTYPES, *_INTEGERS)
+    return is_apart and not port.extents and port.dtype in (*_DTYPES, *_INTEGERS)
 
 
 _Ports: TypeAlias = tuple[Annotated[Endpoint, Holds(_is_of_model, "of a model")], ...]
@@ -153,4 +153,5 @@ def networks_of(manifest: Json) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = [{**shared, **network} for network in manifest["networks"]]
     for one in found:
         require_network(one)
+        require(not one.get("lengths"), "a part of it has lengths")
     return found

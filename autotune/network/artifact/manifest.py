@@ -21,7 +21,7 @@ from autotune.graph.state import NO_ROWS, StateInfo
 from autotune.network.artifact.artifact import (
     MOST,
     OF_VARIANT,
-    OWN_STATE,
+    OWN,
     Artifact,
     Endpoint,
     Size,
@@ -29,6 +29,7 @@ from autotune.network.artifact.artifact import (
 from autotune.network.artifact.container import CONSTANTS, IMAGE, Bytes, Damaged, Json, require
 from autotune.network.artifact.digests import KINDS
 from autotune.network.artifact.table import ARENA, FIRST_BOUND, PROFILE, RUN, entry_name
+from autotune.te.extent import Length, at, longest
 
 MOST_VARIANTS = 64
 _HEX = set("0123456789abcdef")
@@ -47,6 +48,7 @@ _OPTIONAL = {
     "split": "the dimension that it splits cannot be",
     "stored": "its tasks with records of a store cannot be",
     "state": "its state cannot be",
+    "lengths": "its lengths cannot be",
 }
 
 
@@ -71,6 +73,9 @@ def require_network(manifest: Json) -> None:
     is_full = set(bound) == set(range(FIRST_BOUND, found["n_bases"]))
     require(is_full, "its inputs and outputs lie nowhere")
     _require_state(found.get("state"), found["inputs"], found["outputs"])
+    lengths: Mapping[str, str] = found.get("lengths", {})
+    require(not (lengths and found.get("split")), "it has lengths and is split")
+    _require_lengths(lengths, found.get("state"), found["inputs"], found["outputs"])
     axes = found["split"].axes if found.get("split") else {}
     for port in (*found["inputs"], *found["outputs"]):
         if port.window is not None:
@@ -151,7 +156,7 @@ def separated(manifest: Json) -> list[Json]:
     shared = {name: value for name, value in manifest.items() if name != "variants"}
     several: dict[str, list[Json]] = {}
     for variant in variants:
-        several.setdefault(repr(variant.get(OWN_STATE)), []).append(variant)
+        several.setdefault(repr([variant.get(name) for name in OWN]), []).append(variant)
     for group in several.values():
         _require_different(group)
     return [{**shared, **variant} for variant in variants]
@@ -160,16 +165,20 @@ def separated(manifest: Json) -> list[Json]:
 def require_fields_of_networks(variants: Sequence[Json]) -> None:
     """Whether each of `variants` has the fields of one."""
     for variant in variants:
-        is_one = isinstance(variant, dict) and variant.keys() - {OWN_STATE} == {*OF_VARIANT}
+        is_one = isinstance(variant, dict) and variant.keys() - {*OWN} == {*OF_VARIANT}
         require(is_one, "a variant cannot be")
 
 
 def _require_different(variants: Sequence[Json]) -> None:
     """Whether all variants take the same inputs, and no two of them the same shapes."""
     ports = [read("inputs", v["inputs"], "the inputs of a variant cannot be") for v in variants]
-    shapes = {tuple((p.name, p.dtype, p.shape) for p in found) for found in ports}
+    hidden = [set((variant.get("lengths") or {}).values()) for variant in variants]
+    given = [
+        [p for p in each if p.name not in own] for each, own in zip(ports, hidden, strict=True)
+    ]
+    shapes = {tuple((p.name, p.dtype, p.shape, p.extents) for p in found) for found in given}
     require(len(shapes) == len(variants), "two of its variants are for the same shapes")
-    kinds = {tuple((p.name, p.dtype) for p in found) for found in ports}
+    kinds = {tuple((p.name, p.dtype) for p in found) for found in given}
     require(len(kinds) == 1, "its variants have other inputs")
 
 
@@ -222,6 +231,40 @@ def _require_state(
         and given[state.filled].dtype == "int64"
     )
     require(is_told, "the length of its state is no input")
+
+
+def _require_lengths(
+    lengths: Mapping[str, str],
+    state: StateInfo | None,
+    inputs: Sequence[Endpoint],
+    outputs: Sequence[Endpoint],
+) -> None:
+    """Whether extents are of shapes, and inputs tell the numbers that they follow."""
+    given = {port.name: port for port in inputs}
+    hidden = {*lengths.values()}
+    is_given = hidden <= given.keys() and len(hidden) == len(lengths)
+    require(is_given, "a number of it is no input")
+    for name in hidden:
+        port = given[name]
+        is_number = (port.dtype, port.shape, port.extents) == ("int64", (1,), ())
+        require(is_number and port.window is None, f"'{name}' is no number")
+    mosts: dict[str, int] = {}
+    for port in (*inputs, *outputs):
+        found = [e for e in port.extents if isinstance(e, Length)]
+        known = all(e.name in lengths and mosts.setdefault(e.name, e.most) == e.most for e in found)
+        require(known, f"'{port.name}' follows a number that is not known")
+        if port.extents:
+            _require_extents(port, dict.fromkeys(lengths, 1))
+    told = {e.name for p in inputs for e in p.extents if isinstance(e, Length)}
+    told |= {name for name, port in lengths.items() if state and port == state.filled}
+    require(told >= lengths.keys(), "no input tells a number")
+
+
+def _require_extents(port: Endpoint, ones: Mapping[str, int]) -> None:
+    is_so = any(isinstance(e, Length) for e in port.extents) and longest(port.extents) == port.shape
+    require(is_so and min(at(port.extents, ones)) >= 0, f"'{port.name}' has other extents")
+    in_order = port.window is None or port.window[0] == port.shape
+    require(in_order, f"'{port.name}' lies in another shape")
 
 
 def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:

@@ -56,7 +56,9 @@ class VariantChoice:
 
 def choice_of(artifact: Artifact) -> VariantChoice:
     """The choice of a variant of an artifact by all of its inputs."""
-    shapes = [{end.name: end.shape for end in one.inputs} for one in (artifact, *artifact.others)]
+    shapes = [
+        {end.name: end.shape for end in one.own_inputs} for one in (artifact, *artifact.others)
+    ]
     if artifact.split is None:
         return VariantChoice(shapes)
     return VariantChoice(shapes, artifact.split.axes, artifact.split.dimension)

@@ -137,6 +137,7 @@ def _artifact(
         constant_inputs=network.constant_inputs,
         precision=AUTO if network.is_mixed else network.precision,
         state=network.state,
+        lengths=dict(network.lengths),
     )
 
 

@@ -24,7 +24,14 @@ from autotune.network.artifact.table import ARENA, CONSTANTS, FIRST_BOUND
 from autotune.network.compile.conflicts import BufferAccess, access, done_before
 from autotune.network.compile.durations import estimated_s
 from autotune.network.compile.entry import Launch, Pointer
-from autotune.network.compile.memory import StoragePlace, align, live_blocks, place_of, plan_arena
+from autotune.network.compile.memory import (
+    StoragePlace,
+    align,
+    fold_strides,
+    live_blocks,
+    place_of,
+    plan_arena,
+)
 from autotune.te.evaluate import derive
 
 
@@ -189,10 +196,15 @@ class NetworkLayout:
         if not fits or place.n_elements != math.prod(port.shape):
             raise CodegenError(f"internal: port '{port.name}' does not fit value '{port.value}'")
         at = self._pointer(place)
-        window = None if self.owners.get(place.root) == port.name else (place.shape, place.strides)
         shape = tuple(port.shape)
+        window = None
+        if self.owners.get(place.root) != port.name:
+            window = place.shape, place.strides
+            if port.extents:  # lengths are in the port's own dimensions
+                window = shape, fold_strides(*window, shape)
+        where = at.base, at.offset, window
         return Endpoint(
-            port.name, shape, port.dtype, at.base, at.offset, window, port.limit, is_native
+            port.name, shape, port.dtype, *where, port.limit, is_native, tuple(port.extents)
         )
 
     def _pointer(self, place: StoragePlace) -> Pointer:
@@ -282,7 +294,8 @@ def _bind(network: Network) -> dict[str, str]:
     """Storages that the user's arrays replace: root → name of the port.
 
     A port is bound when it is the whole of a storage, inputs before outputs; a storage that holds
-    an input as well as an output is the input's, and the output is copied.
+    an input as well as an output is the input's, and the output is copied. An input with lengths is
+    not: kernels may read what lies behind them, where a caller's array has ended.
     """
     bound: dict[str, str] = {}
     rows = network.state.buffers.values() if network.state else ()
@@ -292,7 +305,8 @@ def _bind(network: Network) -> dict[str, str]:
         root = network.values[place.root]
         taken = place.root in bound or (place.root in inputs and port not in network.inputs)
         is_placed = place.is_dense or port.name in rows
-        whole = is_placed and place.n_elements == math.prod(root.shape)
+        is_short = bool(port.extents) and port in network.inputs
+        whole = is_placed and not is_short and place.n_elements == math.prod(root.shape)
         if whole and not taken:
             bound[place.root] = port.name
     return bound

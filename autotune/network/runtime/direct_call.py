@@ -42,13 +42,13 @@ _NATIVE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, cty
 
 
 class HasAddress(Protocol):
-    """The table of an inference: see `runtime.Place`."""
+    """The table of an inference: see `working_memory.Place`."""
 
     address: ctypes.c_void_p
 
 
 class HasPlaces(Protocol):
-    """Working memory of a caller: see `runtime.CallerMemory`."""
+    """Working memory of a caller: see `working_memory.CallerMemory`."""
 
     @property
     def places(self) -> Mapping[object, HasAddress]:
@@ -57,7 +57,7 @@ class HasPlaces(Protocol):
 
 
 class Lends(Protocol[W]):
-    """Working memory for one caller at a time: see `runtime.Memory`."""
+    """Working memory for one caller at a time: see `working_memory.Memory`."""
 
     def take(self) -> W:
         """Working memory that no other caller has."""

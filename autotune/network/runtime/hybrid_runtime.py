@@ -31,11 +31,11 @@ from autotune.network.runtime.hybrid_steps import HybridSteps, Seconds, StepSett
 from autotune.network.runtime.onnx_session import as_array
 from autotune.network.runtime.runtime import (
     KernelTime,
-    Memory,
     Model,
     needed_choice,
     rounded,
 )
+from autotune.network.runtime.working_memory import Memory
 
 Array = NDArray[Any]
 

@@ -21,7 +21,8 @@ from autotune.errors import ModelError
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.hybrid import HybridBody, HybridControl, HybridSegment, leaves
 from autotune.network.runtime.onnx_session import OnnxSession, as_array
-from autotune.network.runtime.runtime import Memory, Model
+from autotune.network.runtime.runtime import Model
+from autotune.network.runtime.working_memory import Memory
 
 Array = NDArray[Any]
 Tensors: TypeAlias = dict[str, Any]

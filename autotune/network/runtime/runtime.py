@@ -12,12 +12,11 @@ place. Those in half precision are converted from and to float32 on the way.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,12 +24,9 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.brief import cut
-from autotune.codegen.forks import forks
-from autotune.codegen.jit import Library
-from autotune.codegen.memory import Recycled, aligned
-from autotune.codegen.team import SYMBOLS, Functions, Job, team
+from autotune.codegen.memory import Recycled
 from autotune.dtypes import DTYPES
-from autotune.errors import ArtifactError, CodegenError, UsageError
+from autotune.errors import UsageError
 from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import (
@@ -40,15 +36,7 @@ from autotune.network.artifact.artifact import (
     KernelInfo,
     require_features,
 )
-from autotune.network.artifact.table import (
-    ARENA,
-    CONSTANTS,
-    DIRECT,
-    KERNELS,
-    PROFILE,
-    RUN,
-    entry_name,
-)
+from autotune.network.artifact.numbers import extents_text, require_numbers
 from autotune.network.artifact.variants import VariantChoice, choice_of
 from autotune.network.runtime.arguments import (
     Inputs,
@@ -62,14 +50,11 @@ from autotune.network.runtime.arguments import (
 from autotune.network.runtime.blocks import BatchBlocks
 from autotune.network.runtime.direct_call import direct_call
 from autotune.network.runtime.session import ModelSession, step_together
-from autotune.units import counted, format_bytes
+from autotune.network.runtime.sizes import Front, ModelSizes, result_memory
+from autotune.network.runtime.working_memory import CallerMemory, Memory, NetworkCode, Place
+from autotune.units import counted
 
 Array = NDArray[Any]
-
-_BARRIER_BYTES = 256
-_REMEMBERED = 1000
-"""Inferences after which working memory that was not needed meanwhile is freed."""
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +73,17 @@ class Model:
     The threads of one team (`codegen.team`) help any caller with work left to compute, so one
     caller gets all cores, and as many callers as there are cores get one each. A model that was
     loaded before a fork works in the child as well, with threads of the child's. An artifact for
-    several shapes runs the variant that its arguments have the shapes of.
+    several shapes runs the variant that its arguments have the shapes of; one with lengths takes
+    any size up to its most, and a new one costs what any other does.
     """
+
+    _sizes: ModelSizes[Model] | None = None
+    _places: Mapping[int, int] = MappingProxyType({})
+    """Addresses of the numbers of a model of one size, by their base."""
+    _rooms: Mapping[int, Recycled] = MappingProxyType({})
+    """What gives memory for the longest results of such a model, by their base."""
+    _whole: tuple[Model, Mapping[str, int]] | None = None
+    """The model that it is one size of, and its numbers."""
 
     def __init__(
         self, artifact: Artifact, n_threads: int | None = None, memory: Memory | None = None
@@ -100,26 +94,29 @@ class Model:
         self.n_threads = n_threads or default_threads(artifact.n_threads)
         self.artifact = artifact
         self._memory = memory or Memory(artifact)
-        self._code = _Code(self._memory.library, artifact.entry)
-        self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
-        self._results = {end.name: (end, end.numpy_dtype) for end in artifact.outputs}
-        self._outputs = {
-            end.name: Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs
-        }
+        self._code = NetworkCode(self._memory.library, artifact.entry)
+        self._expected = _known(artifact.own_inputs)
+        self._results = _known(artifact.outputs)
+        memories = {e.name: Recycled(e.shape, DTYPES[e.stored].numpy) for e in artifact.outputs}
+        self._outputs: dict[str, Recycled | Front | None] = {**memories}
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         others = artifact.others
         self._others = tuple(Model(other, self.n_threads, self._memory) for other in others)
         state = artifact.state
         self._appends = state is not None and bool(state.buffers or state.held)
-        self._choice = None if self._appends else needed_choice(artifact)
+        self._choice = None
+        if not self._appends and any(one.artifact.lengths for one in self.variants):
+            self._sizes = ModelSizes(self.variants)
+        elif not self._appends:
+            self._choice = needed_choice(artifact)
         self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
         self._direct = None
-        if self._code.direct is not None and not self._appends:
+        if self._code.direct is not None and not (self._appends or artifact.lengths):
             self._direct = direct_call(
                 artifact.inputs,
                 artifact.outputs,
-                tuple(self._outputs.values()),
+                tuple(memories.values()),
                 self._code.direct,
                 self.n_threads,
                 self._memory,
@@ -142,21 +139,29 @@ class Model:
 
     @property
     def input_info(self) -> tuple[Endpoint, ...]:
-        """Name, shape and dtype of every input."""
-        return self.artifact.inputs
+        """Name, shape and dtype of every input; with lengths the longest shape, and `extents`."""
+        return self.artifact.own_inputs
 
     @property
     def output_info(self) -> tuple[Endpoint, ...]:
-        """Name, shape and dtype of every output."""
+        """Name, shape and dtype of every output; with lengths the longest shape, and `extents`."""
         return self.artifact.outputs
 
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The largest number of each length, by name; the least is 1."""
+        return self.artifact.mosts
+
     def __repr__(self) -> str:
-        ins, outs = map(_ends_text, (self.artifact.inputs, self.artifact.outputs))
+        ins, outs = map(_ends_text, (self.input_info, self.output_info))
         shapes = f", {len(self.variants)} variants" if self._others else ""
+        mosts = "".join(f", {name} ≤ {most}" for name, most in self.lengths.items())
         name, threads = self.artifact.name, self.n_threads
-        return cut(f"Model({name}, {counted(threads, 'thread')}{shapes}: {ins} -> {outs})")
+        return cut(f"Model({name}, {counted(threads, 'thread')}{shapes}{mosts}: {ins} -> {outs})")
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._whole is not None:
+            return _at_size, self._whole
         return Model, (self.artifact, self._asked)
 
     def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
@@ -168,7 +173,10 @@ class Model:
         where names, shapes or dtypes do not fit.
         """
         model: Model = self
-        if self._choice is not None:
+        if self._sizes is not None:
+            inputs = self._named(inputs)
+            model = self._sizes.of(inputs)
+        elif self._choice is not None:
             inputs = self._named(inputs)
             number = self._choice.number(inputs)
             if number is None:
@@ -186,10 +194,11 @@ class Model:
         """`run` without any check, on C-contiguous arrays as they are stored.
 
         Arrays of `out` are written in place. `places`: addresses, by their base, of inputs and
-        outputs that neither has.
+        outputs that neither has. Of a model with lengths, that of one size (`sized`) is run.
         """
         with self._memory.lent() as working:
             place = self._place(working)
+            places = {**self._places, **places}
             return self._call_in(working, place, self._code.run, inputs, out, places)
 
     def session(self) -> ModelSession:
@@ -227,8 +236,10 @@ class Model:
     def variant(self, inputs: Mapping[str, Array]) -> Model:
         """The one of `variants` that has the shapes of `inputs`, as far as they differ in shapes.
 
-        Raises UsageError where there is none.
+        Of a model with lengths, that of one size. Raises UsageError where there is none.
         """
+        if self._sizes is not None:
+            return self._sizes.of(inputs)
         if self._choice is None:
             return self
         number = self._choice.number(inputs)
@@ -237,10 +248,14 @@ class Model:
         return self._others[number - 1] if number else self
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Model:
-        """This model as one for a number of samples that no variant is for: its ports say so.
+        """This model as one for inputs of these shapes, by lengths or by variants for fewer
+        samples: its ports say so.
 
-        Raises UsageError where it is not computed by variants.
+        Raises UsageError where these are no shapes of its inputs.
         """
+        if self._sizes is not None:
+            one = np.zeros(1)
+            return self._sizes.of({n: np.broadcast_to(one, shape) for n, shape in shapes.items()})
         if self._blocks is None:
             raise UsageError("the model has no dimension of any extent", "compile it with `split`")
         inputs = tuple(replace(end, shape=shapes[end.name]) for end in self.artifact.inputs)
@@ -250,6 +265,41 @@ class Model:
         model.artifact = replace(self.artifact, inputs=inputs, outputs=self._blocks.outputs(feed))
         return model
 
+    def sized(self, numbers: Mapping[str, int]) -> Model:
+        """This model at these numbers of its lengths: one of one size, over the same memory.
+
+        Raises UsageError for others than from 1 to the most of each.
+        """
+        require_numbers(self.lengths, numbers)
+        if not self.artifact.lengths:
+            return self
+        model = object.__new__(Model)  # `copy` makes another
+        model.__dict__.update(self.__dict__)
+        model._fix(self, numbers)
+        return model
+
+    def _fix(self, whole: Model, numbers: Mapping[str, int]) -> None:
+        """Become the model `whole` at these numbers, which they are bound to."""
+        artifact = whole.artifact
+        ends = artifact.outputs
+        results = tuple(end.at(numbers) for end in ends)
+        inputs = tuple(end.at(numbers) for end in artifact.own_inputs)
+        self.artifact = replace(artifact, inputs=inputs, outputs=results, lengths={}, others=())
+        self._expected, self._results = _known(inputs), _known(results)
+        memories: dict[str, Any] = whole._outputs
+        self._rooms = {e.base: memories[e.name] for e in ends if e.extents and e.window is None}
+        self._outputs = {
+            end.name: result_memory(end, result, memories[end.name])
+            for end, result in zip(ends, results, strict=True)
+        }
+        self._numbers = {name: np.array([numbers[name]], np.int64) for name in artifact.lengths}
+        bases = {end.name: end.base for end in artifact.inputs}
+        self._places = {
+            bases[port]: self._numbers[name].ctypes.data for name, port in artifact.lengths.items()
+        }
+        self._sizes = self._choice = self._blocks = None
+        self._others, self._whole = (), (whole, dict(numbers))
+
     def _by_blocks(self, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
         if self._blocks is None:
             raise self._no_variant(inputs)
@@ -257,7 +307,7 @@ class Model:
 
     def _no_variant(self, inputs: Mapping[str, Array]) -> UsageError:
         """The error for inputs of shapes that no variant has."""
-        require_names(self.artifact.inputs, inputs)
+        require_names(self.input_info, inputs)
         assert self._choice is not None
         return self._choice.error(inputs)
 
@@ -267,13 +317,14 @@ class Model:
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         """Time every kernel of one inference, in order; run it a few times first to warm up."""
         self._require_no_state()
-        if self._choice is not None and self.variant(inputs) is not self:
-            return self.variant(inputs).profile(inputs)
+        variant = self.variant(inputs)
+        if variant is not self:
+            return variant.profile(inputs)
         arrays = self._check(inputs)
         with self._memory.lent() as working:
             place = self._place(working)
             place.times[:] = 0
-            self._call_in(working, place, self._code.profile, arrays, {}, {})
+            self._call_in(working, place, self._code.profile, arrays, {}, self._places)
             seconds = np.diff(place.times) * 1e-9
         pairs = zip(self.artifact.kernels, seconds.tolist(), strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
@@ -295,7 +346,7 @@ class Model:
         return found
 
     def _named(self, inputs: Inputs) -> Mapping[str, Array]:
-        return inputs if isinstance(inputs, Mapping) else in_order(self.artifact.inputs, inputs)
+        return inputs if isinstance(inputs, Mapping) else in_order(self.input_info, inputs)
 
     def _call(self, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
         self._require_no_state()
@@ -304,7 +355,7 @@ class Model:
         in_place = writable_in_place(given, self._results, arrays.values()) if given else {}
         with self._memory.lent() as working:
             place = self._place(working)
-            found = self._call_in(working, place, self._code.run, arrays, in_place, {})
+            found = self._call_in(working, place, self._code.run, arrays, in_place, self._places)
         for name, array in given.items():
             if found[name] is not array:
                 array[...] = found[name]
@@ -329,10 +380,9 @@ class Model:
                 there = window(working.arena, end)
                 there[...] = array.reshape(there.shape)
         ends = [end for end in self.artifact.outputs if end.base not in places]
-        outputs = {
-            end.name: given[end.name] if end.name in given else self._outputs[end.name].take()
-            for end in ends
-        }
+        outputs: dict[str, Any] = {end.name: self._result(end, given) for end in ends}
+        for base, memory in self._rooms.items():
+            arrays[base] = memory.take()
         for end in ends:
             if end.window is None:
                 arrays[end.base] = outputs[end.name]
@@ -344,127 +394,24 @@ class Model:
         for end in ends:
             if end.window is not None:
                 there = window(arrays.get(end.base, working.arena), end)
-                outputs[end.name][...] = there.reshape(end.shape)
+                if outputs[end.name] is None:
+                    outputs[end.name] = there
+                else:
+                    outputs[end.name][...] = there.reshape(end.shape)
         if self._halves:
             halves = {n: dtype for n, dtype in self._halves.items() if n in outputs}
             outputs |= rounded(outputs, halves)
         return outputs
 
+    def _result(self, end: Endpoint, given: Mapping[str, Array]) -> Array | None:
+        """An array for an output; None for one that is where kernels write it."""
+        if end.name in given:
+            return given[end.name]
+        memory = self._outputs[end.name]
+        return None if memory is None else memory.take()
+
     def _check(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         return _all_checked(self._expected, inputs)
-
-
-class _Code:
-    """The machine code of one network, ready to be called. `library`: that of its artifact."""
-
-    def __init__(self, library: Library, number: int) -> None:
-        self.library, self._number = library, number
-        self.is_former = not library.has(entry_name(KERNELS, number))
-        if not self.is_former and not library.has(f"{SYMBOLS}run"):
-            raise ArtifactError(
-                "the threads of this version of autotune are not those that the code was made for",
-                "compile the model again",
-            )
-        entry = self._address(RUN)
-        self.run = _ENTRY(entry)
-        self.profile = _ENTRY(self._address(PROFILE))
-        self.direct: tuple[int, int] | None = None
-        self.functions: Functions | None = None
-        if not self.is_former:
-            self.direct = self._address(DIRECT), entry
-            self.functions = Functions.of(self.library)
-            team().adopt(self.functions)
-
-    def n_threads(self, wanted: int) -> int:
-        """That an inference is to have: libgomp has none in the child of a fork."""
-        return 1 if self.is_former and forks().is_child else wanted
-
-    def job(self, table: int, n_kernels: int, n_threads: int) -> Job | None:
-        """Job of a caller for the team of threads; None for code without one."""
-        if self.functions is None:
-            return None
-        return Job(team(), self.functions, self._address(KERNELS), n_kernels, n_threads, table)
-
-    def _address(self, symbol: str) -> int:
-        return self.library.address(entry_name(symbol, self._number))
-
-
-def _library(artifact: Artifact) -> Library:
-    try:
-        return Library(artifact.image)
-    except CodegenError as error:
-        raise ArtifactError(
-            f"the code of '{artifact.name}' cannot be loaded: {error.message}",
-            error.hint or "compile the model on this machine",
-        ) from error
-
-
-class Place:
-    """The table of addresses of one network for one caller, and its targets."""
-
-    def __init__(self, artifact: Artifact, code: _Code, n_threads: int, arena: Array) -> None:
-        self.times = np.zeros(len(artifact.kernels) + 1, np.int64)
-        self.table = np.zeros(artifact.n_bases + 2, np.uintp)
-        address = self.table.ctypes.data
-        self.address = ctypes.c_void_p(address)
-        self.job = code.job(address, len(artifact.kernels), n_threads)
-        self.barrier = aligned((_BARRIER_BYTES,), "uint8")
-        team_at = self.job.address if self.job else self.barrier.ctypes.data
-        self.table[[ARENA, CONSTANTS]] = arena.ctypes.data, artifact.constants.ctypes.data
-        self.table[-2:] = team_at, self.times.ctypes.data
-
-
-class CallerMemory:
-    """Working memory of one caller: an arena, and a place for each network."""
-
-    def __init__(self, arena: Array) -> None:
-        self.arena = arena
-        self.places: dict[object, Place] = {}
-
-
-class Memory:
-    """Working memory of the callers of an artifact, as many as there are at once; and its code."""
-
-    def __init__(self, artifact: Artifact) -> None:
-        self.library = _library(artifact)
-        self._artifact = artifact
-        self._free = [CallerMemory(_arena(artifact))]
-        self._n_spare, self._n_left = 0, _REMEMBERED
-
-    @property
-    def n_bytes(self) -> int:
-        """Of the working memory that waits for callers; of one caller at least."""
-        return max(1, len(self._free)) * _arena_bytes(self._artifact)
-
-    def take(self) -> CallerMemory:
-        """One that no other caller has. Raises ArtifactError without room for it."""
-        try:
-            return self._free.pop()  # no other thread gets it: there is no lock to be forked
-        except IndexError:
-            return CallerMemory(_arena(self._artifact))
-
-    def give_back(self, working: CallerMemory) -> None:
-        """For the next caller."""
-        if len(self._free) < self._n_spare:
-            self._n_spare = len(self._free)
-        self._n_left -= 1
-        if self._n_left < 0:
-            self._free_spare()
-        self._free.append(working)
-
-    def _free_spare(self) -> None:
-        """Forget those that no caller has needed for long."""
-        del self._free[: self._n_spare]
-        self._n_spare, self._n_left = len(self._free), _REMEMBERED
-
-    @contextlib.contextmanager
-    def lent(self) -> Iterator[CallerMemory]:
-        """Take one and give it back."""
-        working = self.take()
-        try:
-            yield working
-        finally:
-            self.give_back(working)
 
 
 def needed_choice(artifact: Artifact) -> VariantChoice | None:
@@ -473,23 +420,16 @@ def needed_choice(artifact: Artifact) -> VariantChoice | None:
     return choice if choice.names else None
 
 
+def _at_size(model: Model, numbers: Mapping[str, int]) -> Model:
+    return model.sized(numbers)
+
+
+def _known(ends: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, np.dtype[Any]]]:
+    return {end.name: (end, end.numpy_dtype) for end in ends}
+
+
 def _ends_text(ends: Sequence[Endpoint]) -> str:
-    return ", ".join(f"{e.name} {e.dtype}{list(e.shape)}" for e in ends)
-
-
-def _arena_bytes(artifact: Artifact) -> int:
-    return max(variant.arena_bytes for variant in artifact.variants)
-
-
-def _arena(artifact: Artifact) -> Array:
-    n_bytes = _arena_bytes(artifact)
-    try:
-        return aligned((n_bytes,), "uint8")
-    except (MemoryError, OverflowError) as error:
-        raise ArtifactError(
-            f"'{artifact.name}' needs {format_bytes(n_bytes)} of working memory",
-            "free some memory, or compile the model for smaller inputs (`shapes`)",
-        ) from error
+    return ", ".join(f"{e.name} {e.dtype}[{extents_text(e)}]" for e in ends)
 
 
 def require_inputs(ports: tuple[Endpoint, ...], inputs: Mapping[str, Array]) -> None:

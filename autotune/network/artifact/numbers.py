@@ -1,0 +1,91 @@
+"""⑩ The numbers of a call: of each length, the one that the shapes of inputs are for.
+
+numbers_of([Endpoint("ids", extents=(1, n))], {"ids": (1, 17)})  ─►  {"sequence": 17}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autotune.errors import UsageError
+from autotune.network.artifact.artifact import Endpoint
+from autotune.te.extent import Length
+
+_LONGER = "compile the model for more with `dims`"
+
+
+def numbers_of(ports: Sequence[Endpoint], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The number of each length of `ports`, from the shapes of all of them.
+
+    Raises UsageError for a shape that a port cannot have, and for inputs that disagree.
+    """
+    numbers: dict[str, int] = {}
+    told_by: dict[str, str] = {}
+    for port in ports:
+        shape, extents = shapes[port.name], port.extents or port.shape
+        if len(shape) != len(extents):
+            raise _misfit(port, shape)
+        for axis, (given, extent) in enumerate(zip(shape, extents, strict=True)):
+            if not isinstance(extent, Length):
+                if given != extent:
+                    raise _misfit(port, shape)
+                continue
+            n = _number(port, axis, given, extent)
+            if numbers.setdefault(extent.name, n) != n:
+                raise _disagreement(extent.name, told_by[extent.name], port.name, numbers, n)
+            told_by.setdefault(extent.name, port.name)
+    return numbers
+
+
+def require_numbers(mosts: Mapping[str, int], numbers: Mapping[str, int]) -> None:
+    """Raise UsageError unless there is a number within bounds for each length."""
+    known = ", ".join(f"'{name}' from 1 to {most}" for name, most in mosts.items())
+    for name in {**mosts, **numbers}:
+        n = numbers.get(name)
+        if n is None or not 1 <= n <= mosts.get(name, 0):
+            what = f"no number for '{name}'" if n is None else f"no '{name}' of {n}"
+            raise UsageError(f"there is {what}", f"give {known or 'none'}")
+
+
+def extents_text(port: Endpoint) -> str:
+    """`1, sequence, 768`: the dimensions of a port."""
+    return ", ".join(map(str, port.extents or port.shape))
+
+
+def _number(port: Endpoint, axis: int, given: int, length: Length) -> int:
+    """The number that an extent is for. Raises UsageError."""
+    n = length.number(given)
+    if n is not None:
+        return n
+    where = f"input '{port.name}' has {given} in dimension {axis} ({length})"
+    if given > length.longest:
+        raise UsageError(f"{where}, at most {length.longest} are possible", _LONGER)
+    least = length.at(1)
+    if given < least:
+        raise UsageError(f"{where}, at least {least} are needed", "give more, or do not call it")
+    near = (given - length.offset) // length.factor
+    raise UsageError(
+        f"{where}, which no '{length.name}' gives",
+        f"give {length.at(near)} or {length.at(near + 1)}, as by padding",
+    )
+
+
+def _misfit(port: Endpoint, shape: tuple[int, ...]) -> UsageError:
+    return UsageError(
+        f"input '{port.name}' has shape {shape}, expected ({extents_text(port)})",
+        "give an array of that shape" + (f": {_mosts(port)}" if port.extents else ""),
+    )
+
+
+def _mosts(port: Endpoint) -> str:
+    lengths = {e.name: e.most for e in port.extents if isinstance(e, Length)}
+    return ", ".join(f"{name} from 1 to {most}" for name, most in lengths.items())
+
+
+def _disagreement(
+    name: str, first: str, second: str, numbers: Mapping[str, int], other: int
+) -> UsageError:
+    return UsageError(
+        f"inputs '{first}' and '{second}' disagree about '{name}': {numbers[name]} and {other}",
+        "give both the same",
+    )

@@ -1,0 +1,124 @@
+"""⑩ Calls of a model with lengths: its ports at the numbers that a call's arrays have.
+
+    sizes = ModelSizes(model.variants)
+    sizes.of({"ids": ids of (1, 17)})  ─►  model.sized({"sequence": 17}), made once
+
+Memory has the shape of the longest. Kernels may write behind a length to the end of their last
+tile, and read there, so inputs are copied into working memory, and outputs that kernels write in
+place are the front of an array of the longest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.codegen.memory import Recycled
+from autotune.dtypes import dtype_bytes
+from autotune.errors import UsageError
+from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.artifact.numbers import numbers_of
+from autotune.network.runtime.arguments import as_array, require_names
+from autotune.te.strides import dense
+
+Array = NDArray[Any]
+M = TypeVar("M", bound="HasSizes")
+
+_MOST_SIZES = 256
+"""Sizes that are remembered; then all are forgotten, which costs microseconds."""
+_COPIED = 1 << 20
+"""Bytes of a result up to which it has an array of its own, if that is less than half of the
+memory of the longest: many small results that are kept should not keep much more."""
+
+
+class HasSizes(Protocol):
+    """A model with lengths: see `runtime.Model`."""
+
+    artifact: Artifact
+
+    def sized(self: M, numbers: Mapping[str, int]) -> M:
+        """The model at these numbers."""
+        ...
+
+
+class ModelSizes(Generic[M]):
+    """The model at the size of any inputs. `variants`: in the order of the artifact."""
+
+    def __init__(self, variants: Sequence[M]) -> None:
+        self._variants = sorted(variants, key=lambda model: _rank(model.artifact.own_inputs))
+        self._ports = variants[0].artifact.own_inputs
+        self._names = tuple(end.name for end in self._ports)
+        self._known: dict[object, M] = {}
+
+    def of(self, inputs: Mapping[str, Any]) -> M:
+        """The model of one size for these inputs. Raises UsageError where there is none."""
+        try:
+            found = self._known.get(tuple([inputs[name].shape for name in self._names]))
+        except (KeyError, AttributeError, TypeError):
+            found = None
+        return self._made(inputs) if found is None else found
+
+    def _made(self, inputs: Mapping[str, Any]) -> M:
+        require_names(self._ports, inputs)
+        shapes = {name: _shape(name, inputs[name]) for name in self._names}
+        model = self._at(shapes)
+        if len(self._known) >= _MOST_SIZES:
+            self._known.clear()
+        self._known[tuple(shapes.values())] = model
+        return model
+
+    def _at(self, shapes: Mapping[str, tuple[int, ...]]) -> M:
+        """That of the smallest variant; the largest one has the error."""
+        *others, last = self._variants
+        for variant in others:
+            try:
+                return variant.sized(numbers_of(variant.artifact.own_inputs, shapes))
+            except UsageError:
+                continue
+        return last.sized(numbers_of(last.artifact.own_inputs, shapes))
+
+
+class Front:
+    """Gives arrays of one shape at the front of larger memory."""
+
+    def __init__(self, memory: Recycled, shape: tuple[int, ...]) -> None:
+        self._memory, self._shape = memory, shape
+        self._n = math.prod(shape)
+
+    def take(self) -> Array:
+        """An array of undefined content. Raises MemoryError without room for it."""
+        return self._memory.take().reshape(-1)[: self._n].reshape(self._shape)
+
+
+def result_memory(end: Endpoint, sized: Endpoint, memory: Recycled) -> Front | Recycled | None:
+    """What gives arrays for an output of one size; None where `memory` itself has its elements.
+
+    `end`: the output, for whose longest `memory` gives arrays; `sized`: at the numbers.
+    """
+    n, longest = math.prod(sized.shape), math.prod(end.shape)
+    if 2 * n < longest and n * dtype_bytes(sized.stored) < _COPIED:
+        return Recycled(sized.shape, memory.dtype)
+    if end.extents and end.window is None and _is_front(sized):
+        return None
+    return Front(memory, sized.shape)
+
+
+def _is_front(end: Endpoint) -> bool:
+    """Whether the elements of a window follow one another."""
+    assert end.window is not None
+    shape, strides = end.window
+    return all(n == 1 or a == b for n, a, b in zip(shape, strides, dense(shape), strict=True))
+
+
+def _rank(ports: Sequence[Endpoint]) -> tuple[bool, int]:
+    """Variants of one size first, then by their longest."""
+    return any(end.extents for end in ports), sum(math.prod(end.shape) for end in ports)
+
+
+def _shape(name: str, value: Any) -> tuple[int, ...]:
+    array = value if isinstance(value, np.ndarray) else as_array(name, value)
+    return tuple(array.shape)
