@@ -187,9 +187,21 @@ def test_functions_below_the_facade_take_records() -> None:
 ABOVE_RUNTIME = ("compile", "check", "bench", "quantise")
 ABOVE_ARTIFACTS = ("compile", "runtime", "check", "bench", "quantise")
 WINGS = {
-    "autotune.graph.operators": {"autotune.graph.reader", "autotune.graph.passes"},
-    "autotune.graph.reader": {"autotune.graph.passes", "autotune.graph.network"},
-    "autotune.graph.passes": {"autotune.graph.reader", "autotune.graph.network"},
+    "autotune.graph.operators": {
+        "autotune.graph.reader",
+        "autotune.graph.passes",
+        "autotune.graph.lengths",
+    },
+    "autotune.graph.reader": {
+        "autotune.graph.passes",
+        "autotune.graph.network",
+        "autotune.graph.lengths",
+    },
+    "autotune.graph.passes": {
+        "autotune.graph.reader",
+        "autotune.graph.network",
+        "autotune.graph.lengths",
+    },
     "autotune.network.artifact": {f"autotune.network.{wing}" for wing in ABOVE_ARTIFACTS},
     "autotune.network.compile": {f"autotune.network.{wing}" for wing in ABOVE_ARTIFACTS[1:]},
     "autotune.network.runtime": {f"autotune.network.{wing}" for wing in ABOVE_RUNTIME},

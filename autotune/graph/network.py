@@ -389,7 +389,16 @@ def stored_network(graph: Graph, stored: Graph, name: str, digest: str) -> Netwo
     )
 
 
-def _tasks(subgraphs: list[Subgraph]) -> dict[str, ComputeDAG]:
+def assembled(
+    subgraphs: Sequence[Subgraph], values: dict[str, Activation], name: str, digest: str
+) -> Network:
+    """A network without ports: calls of subgraphs, in order."""
+    tasks = _tasks(subgraphs)
+    calls = tuple(_call(s, tasks) for s in subgraphs)
+    return Network(name, (), (), values, calls, tasks, digest)
+
+
+def _tasks(subgraphs: Sequence[Subgraph]) -> dict[str, ComputeDAG]:
     tasks: dict[str, ComputeDAG] = {}
     for subgraph in subgraphs:
         tasks.setdefault(subgraph.dag.key, subgraph.dag)

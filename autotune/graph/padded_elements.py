@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from autotune.graph.ir import Shape
-from autotune.graph.lengths import (
+from autotune.graph.padded_axes import (
     REAL,
     REGIONS,
     Lengths,

@@ -21,7 +21,8 @@ from typing import TypeAlias
 
 from autotune.errors import UsageError
 from autotune.graph.ir import Graph, Node
-from autotune.graph.lengths import (
+from autotune.graph.operators.table import operator_of
+from autotune.graph.padded_axes import (
     Anchor,
     Lengths,
     PaddedExtent,
@@ -30,7 +31,6 @@ from autotune.graph.lengths import (
     lengths_of_constant,
     places_of,
 )
-from autotune.graph.operators.table import operator_of
 from autotune.graph.padded_elements import PaddedScope, lengths_of
 from autotune.graph.partition import Group
 from autotune.graph.row_facts import NONE, RowFacts

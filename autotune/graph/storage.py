@@ -9,6 +9,7 @@ dense, or has row-stride padding (`te.strides`) where no view needs dense rows.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -91,11 +92,16 @@ class _Place:
     like: str
 
 
-def plan_storage(graph: Graph, groups: list[Group]) -> tuple[dict[str, Activation], list[Group]]:
-    """Values of all activations, and the groups with the copies that are necessary, in order."""
+def plan_storage(
+    graph: Graph, groups: list[Group], computed: Set[str] = frozenset()
+) -> tuple[dict[str, Activation], list[Group]]:
+    """Values of all activations, and the groups with the copies that are necessary, in order.
+
+    `computed`: results of Slice and Concat that are no views.
+    """
     dense_names = {*graph.inputs, *graph.outputs}
     while True:
-        plan = _Storage(graph, groups, dense_names)
+        plan = _Storage(graph, groups, dense_names, computed)
         found = plan.run()
         if not plan.costs_copy:
             return found
@@ -105,9 +111,12 @@ def plan_storage(graph: Graph, groups: list[Group]) -> tuple[dict[str, Activatio
 class _Storage:
     """`dense_names`: without row-stride padding; `costs_copy`: values where it causes a copy."""
 
-    def __init__(self, graph: Graph, groups: list[Group], dense_names: set[str]) -> None:
+    def __init__(
+        self, graph: Graph, groups: list[Group], dense_names: set[str], computed: Set[str]
+    ) -> None:
         self.graph = graph
         self.dense_names = dense_names
+        self.computed = computed
         self.costs_copy: set[str] = set()
         self.made = {g.output: g for g in groups}
         self.groups: list[Group] = []
@@ -163,7 +172,7 @@ class _Storage:
 
     def _fits_in_place(self, node: Node) -> bool:
         strides = dense(self.graph.shape(node.output))
-        return all(
+        return node.output not in self.computed and all(
             is_window(self.graph.shape(name), strides) and name not in self.graph.constants
             for name in node.inputs
         )
@@ -265,7 +274,8 @@ class _Storage:
         source = self._source(node)
         shape = self.graph.shape(node.output)
         steps, starts = node.attrs["steps"], node.attrs["starts"]
-        if any(s != 1 for s in steps) or not is_window(shape, source.strides):
+        is_view = node.output not in self.computed and all(s == 1 for s in steps)
+        if not is_view or not is_window(shape, source.strides):
             self._group(node)
             return
         at = source.offset + sum(b * s for b, s in zip(starts, source.strides, strict=True))

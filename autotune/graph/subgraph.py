@@ -34,6 +34,25 @@ class Subgraph:
     """Names of its nodes that may read narrow operands."""
 
 
+@dataclass(frozen=True)
+class Definition:
+    """A group as its operators are defined, with every axis that they name; see `Subgraph`."""
+
+    dag: ComputeDAG
+    inputs: dict[str, str]
+    constants: dict[str, Array]
+    output: str
+    label: str
+    narrowable: tuple[str, ...] = ()
+
+    def collapsed(self, dag: ComputeDAG) -> Subgraph:
+        """The task of `dag`, which computes the same."""
+        task = follow_sources(collapse(dag))
+        shapes = {p.name: p.tensor.shape for p in task.placeholders}
+        constants = {n: a.reshape(shapes[n]) for n, a in self.constants.items()}
+        return Subgraph(task, self.inputs, constants, self.output, self.label, self.narrowable)
+
+
 Arrange: TypeAlias = Callable[[ComputeDAG, Mapping[str, str]], ComputeDAG]
 """A DAG, and the tensors of the graph that its inputs stand for -> the same computation with
 dimensions in other orders."""
@@ -56,6 +75,11 @@ def build_subgraph(
 ) -> Subgraph:
     """Define the operators of a group as one collapsed ComputeDAG; `arrange` comes before that."""
     return _Builder(graph, group).build(arrange)
+
+
+def group_definition(graph: Graph, group: Group) -> Definition:
+    """The operators of a group, before axes are merged."""
+    return _Builder(graph, group).definition()
 
 
 def definition_of(graph: Graph, node: Node) -> tuple[ComputeDAG, dict[str, str]]:
@@ -162,6 +186,11 @@ class _Builder:
         self.n_groups = _n_channel_groups(graph, group)
 
     def build(self, arrange: Arrange = lambda dag, inputs: dag) -> Subgraph:
+        found = self.definition()
+        return found.collapsed(arrange(found.dag, found.inputs))
+
+    def definition(self) -> Definition:
+        """The group as its operators are defined."""
         for node in self.group.nodes:
             with naming(node):
                 error = undefined(self.graph, node)
@@ -175,15 +204,13 @@ class _Builder:
             raise unsupported(
                 self.group.nodes[-1], self.graph, f"it computes {result.dtype} instead of {stated}"
             )
-        dag = follow_sources(collapse(arrange(self.scope.dag(result), self.inputs)))
-        shapes = {p.name: p.tensor.shape for p in dag.placeholders}
-        return Subgraph(
-            dag=dag,
-            inputs=self.inputs,
-            constants={n: a.reshape(shapes[n]) for n, a in self.constants.items()},
-            output=self.group.output,
-            label=self.group.label,
-            narrowable=_narrowable(self.group),
+        return Definition(
+            self.scope.dag(result),
+            self.inputs,
+            self.constants,
+            self.group.output,
+            self.group.label,
+            _narrowable(self.group),
         )
 
     def define(self, node: Node) -> None:

@@ -6,8 +6,9 @@
 A pair of axes merges when everywhere in the DAG it occurs only as a plain consecutive pair that
 covers two whole dimensions. The innermost dimension of an input or output never merges unless it
 is known to be dense: such a tensor may be a window of a larger one (a part of a concatenation),
-dense in all but its last dimension. Both rewrites keep the order of elements, so tensors keep their
-contents: a placeholder's new shape is a free reshape of the old one.
+dense in all but its last dimension. An axis with a limit merges with those inside of it alone: the
+first elements of it are the first of both. Both rewrites keep the order of elements, so tensors
+keep their contents: a placeholder's new shape is a free reshape of the old one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from autotune.te.expr import (
     Var,
     idx,
     map_expr,
+    mul,
     substitute,
 )
 
@@ -126,7 +128,7 @@ def _mergeable(dag: ComputeDAG, dense: Collection[str]) -> set[Pair]:
             spoiled.add((op.name, len(op.tensor.shape) - 2))
     for op in dag.computes:
         pairs |= {(_reduce_owner(op), n) for n in range(len(op.reduce_axes) - 1)}
-        spoiled |= set(_told_apart(op))
+        spoiled |= set(_told_apart(op)) | set(_limited(op))
         for use in _uses(op):
             if use.axes is None:
                 spoiled.add(use.tensor)
@@ -193,6 +195,12 @@ def _told_apart(op: Compute) -> Iterator[Pair]:
                 yield (here[0], here[1] - 1)
             if here and after != (here[0], here[1] + 1):
                 yield here
+
+
+def _limited(op: Compute) -> Iterator[Pair]:
+    """Axis pairs of which the second one has a limit."""
+    for owner, axes in ((op.name, op.axes), (_reduce_owner(op), op.reduce_axes)):
+        yield from ((owner, n - 1) for n, a in enumerate(axes) if n and a.limit is not None)
 
 
 def _neighbours(position: Pair) -> tuple[Pair, Pair]:
@@ -262,4 +270,8 @@ def _with_runs(
 
 
 def _joined(axes: Sequence[Axis], run: Sequence[int]) -> Axis:
-    return Axis("".join(axes[n].name for n in run), math.prod(axes[n].extent for n in run))
+    """One axis in place of a run, of which the first may have a limit."""
+    first, name = axes[run[0]], "".join(axes[n].name for n in run)
+    inner = math.prod(axes[n].extent for n in run[1:])
+    limit = None if first.limit is None else mul(first.limit, idx(inner))
+    return Axis(name, first.extent * inner, limit)

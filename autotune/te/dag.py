@@ -291,7 +291,7 @@ def print_dag(dag: ComputeDAG) -> str:
 
 def print_compute(op: Compute) -> str:
     """`c[i<128, j<64] = …`; the dtype is shown where it is not float32."""
-    axes = ", ".join(f"{a.name}<{a.extent}" for a in op.axes)
+    axes = ", ".join(map(_range, op.axes))
     dtype = "" if op.tensor.dtype == "float32" else f" {op.tensor.dtype}"
     return f"{op.name}[{axes}]{dtype} = {_bare(op.body)}"
 

@@ -23,8 +23,8 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Graph
-from autotune.graph.lengths import Anchor
 from autotune.graph.network import named
+from autotune.graph.padded_axes import Anchor
 from autotune.graph.padding import Axes, output_axes
 from autotune.graph.passes.pipeline import prepare_uncut
 from autotune.graph.reader.dimensions import Shapes

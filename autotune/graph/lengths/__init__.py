@@ -1,0 +1,1 @@
+"""① One network for every length: definitions at a few numbers -> definitions that follow them."""

@@ -1,0 +1,404 @@
+"""① A model at a few numbers -> the network for all of them up to the most.
+
+    lifted_network(bound, {"ids": (Length("batch", 32), Length("sequence", 512))})
+
+The model is imported and prepared at the most and at small primes. Nodes of these graphs are the
+same one by one, groups and memory are those at the most, and each group's definitions become one
+that follows the numbers (`definitions`). The numbers are inputs of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from autotune.config import PRECISIONS
+from autotune.errors import NotCompilable
+from autotune.graph.bound_model import BoundModel
+from autotune.graph.index_limits import index_limits
+from autotune.graph.ir import Graph, Node, TensorType
+from autotune.graph.lengths.definitions import GroupDefinitions, Lifted, same
+from autotune.graph.lengths.layouts import Dims, LengthLayout, dims_of, layout_of
+from autotune.graph.lengths.merging import NotFollowed
+from autotune.graph.lengths.numbers import AffineExtent, Points, Vector, points_of, static, told
+from autotune.graph.network import Network, Port, as_stated, assembled, named
+from autotune.graph.operators.state import APPEND
+from autotune.graph.partition import Group, partition
+from autotune.graph.passes.pipeline import prepare
+from autotune.graph.reader.importer import import_graph
+from autotune.graph.reader.onnx_reader import OnnxModel
+from autotune.graph.refusals import require_supported
+from autotune.graph.storage import Activation, plan_storage
+from autotune.graph.subgraph import Subgraph, group_definition, undefined
+from autotune.te.expr import INDEX
+from autotune.te.extent import Extents, Length, at
+
+
+class NotLifted(NotCompilable):
+    """A model that has no network for all lengths: it can be compiled for each size alone."""
+
+
+def lifted_network(
+    bound: BoundModel, dims: Mapping[str, Extents], precision: str = "f32"
+) -> Network:
+    """The network of a model for all numbers of the lengths in `dims`, the shapes of inputs.
+
+    `dims`: of every input that has open dimensions. `precision`: of the factors of products.
+    `Network.lengths` has the input of each number, which is the last of its `inputs`. Raises
+    NotLifted, which names the node, where something does not follow a number evenly; other errors:
+    see `network.build_network`.
+    """
+    points = points_of(mosts(dims))
+    held = bound if bound.parted else bound.held()
+    imports: list[_Import] = []
+    model = None
+    for numbers in points.at:
+        read = named(partial(held.load, _shapes(dims, numbers)))
+        found = named(partial(_imported, read, held, PRECISIONS[precision]))
+        imports.append(found.sharing(imports[0]) if imports else found)
+        model = model or read
+    assert model is not None
+    network = named(lambda: _Lifter(points, imports, dims).network(bound))
+    network = replace(network, precision=precision, random_weights=bound.random_weights)
+    return as_stated(replace(network, constant_inputs=dict(bound.constants)), model)
+
+
+def mosts(dims: Mapping[str, Extents]) -> dict[str, int]:
+    """The most of each number."""
+    found: dict[str, int] = {}
+    for length in (e for shape in dims.values() for e in shape if isinstance(e, Length)):
+        if found.setdefault(length.name, length.most) != length.most:
+            raise ValueError(f"'{length.name}' has two mosts")
+    return found
+
+
+def _shapes(dims: Mapping[str, Extents], numbers: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    return {name: at(extents, numbers) for name, extents in dims.items()}
+
+
+@dataclass(frozen=True)
+class _Import:
+    """A model at one point: as it was read, and behind all passes."""
+
+    graph: Graph
+    stored: Graph
+
+    def sharing(self, first: _Import) -> _Import:
+        """The same with the constants of `first` where they are equal, whose memory is free."""
+        known = first.stored.constants
+        constants = {
+            n: known[n] if n in known and same(known[n], a) else a
+            for n, a in self.stored.constants.items()
+        }
+        return _Import(self.graph, replace(self.stored, constants=constants))
+
+
+def _imported(model: OnnxModel, bound: BoundModel, dtype: str) -> _Import:
+    graph = import_graph(model, bound.operators)
+    stored = prepare(graph, dtype)
+    require_supported(stored, undefined)
+    return _Import(replace(graph, constants={}, nodes=()), stored)
+
+
+@dataclass
+class _Lifter:
+    points: Points
+    imports: Sequence[_Import]
+    dims: Mapping[str, Extents]
+    layouts: dict[str, LengthLayout] = field(default_factory=dict)
+    """Of the tensors at the most that are known so far."""
+
+    def __post_init__(self) -> None:
+        self.graphs = [i.stored for i in self.imports]
+        self.first = self.graphs[0]
+        self.nodes = self._paired()
+        self.makers = {n.output: k for k, n in enumerate(self.first.nodes)}
+        self.atoms = self._atoms()
+
+    def network(self, bound: BoundModel) -> Network:
+        """The network for all numbers."""
+        for name in self.first.inputs:
+            self.layouts[name] = layout_of(self._input_dims(name))
+        values, groups = plan_storage(self.first, partition(self.first), self._computed())
+        copies = _Copies(self, groups)
+        subgraphs, used_by = [], []
+        for group in groups:
+            subgraph, used = self._subgraph(group, copies)
+            subgraphs.append(subgraph)
+            used_by.append(used)
+        lengths = {name: _unused(f"length.{name}", values) for name in self.points.most}
+        calls = [
+            replace(s, inputs=s.inputs | {p: lengths[n] for p, n in used.items()})
+            for s, used in zip(subgraphs, used_by, strict=True)
+        ]
+        values |= {v: Activation(v, (1,), INDEX, (1,)) for v in lengths.values()}
+        limits = index_limits(self.first)
+        graph = self.imports[0].graph
+        network = assembled(calls, values, bound.path.stem, bound.digest)
+        hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in lengths.items())
+        return replace(
+            network,
+            inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
+            outputs=tuple(self._port(n, graph, {}) for n in graph.outputs),
+            lengths=lengths,
+        )
+
+    # --- pairs of nodes ---
+
+    def _paired(self) -> list[tuple[Node, ...]]:
+        """The nodes of all graphs, one by one; each name at the most has one at each point."""
+        self.names: list[dict[str, str]] = [
+            dict(zip(self.first.inputs, g.inputs, strict=True)) for g in self.graphs
+        ]
+        first = self.first.nodes
+        for n, graph in enumerate(self.graphs):
+            for a, b in zip(first, graph.nodes, strict=False):
+                self._pair(n, a, b)
+            if len(graph.nodes) != len(first):
+                longer = max(first, graph.nodes, key=len)
+                raise self._differs(longer[min(len(first), len(graph.nodes))])
+            ends = zip(self.first.outputs, graph.outputs, strict=True)
+            if any(self.names[n].get(a, a) != b for a, b in ends):
+                raise NotLifted("outputs come from other nodes at other lengths", _HINT)
+        return list(zip(*(g.nodes for g in self.graphs), strict=True))
+
+    def _pair(self, n: int, a: Node, b: Node) -> None:
+        is_like = (
+            a.op == b.op and len(a.inputs) == len(b.inputs) and a.attrs.keys() == b.attrs.keys()
+        )
+        names, constants = self.names[n], self.graphs[n].constants
+        for x, y in zip(a.inputs, b.inputs, strict=False):
+            if x in self.first.constants or y in constants:
+                is_like = is_like and x in self.first.constants and y in constants
+            else:
+                is_like = is_like and names.get(x, x) == y
+        if not is_like:
+            raise self._differs(a)
+        names |= zip(a.outputs, b.outputs, strict=True)
+
+    def _differs(self, node: Node) -> NotLifted:
+        return NotLifted(
+            f"the model has other operators at other lengths, first at {node.op} '{node.name}'",
+            _HINT,
+        )
+
+    def _shape(
+        self, name: str, types: Sequence[Mapping[str, TensorType]] | None = None
+    ) -> list[Vector]:
+        """Extents of a tensor at the points."""
+        kinds = types or [g.types for g in self.graphs]
+        shapes = [t[self.names[n].get(name, name)].shape for n, t in enumerate(kinds)]
+        if len({len(s) for s in shapes}) > 1:
+            raise NotLifted(f"'{name}' has another rank at other lengths", _HINT)
+        return list(zip(*shapes, strict=True))
+
+    def _atoms(self) -> list[AffineExtent]:
+        """The lengths that dimensions of the model have, without their content."""
+        found: dict[AffineExtent, None] = {}
+        for name in self.first.types:
+            for extent in self._shape(name) if self._is_paired(name) else ():
+                whole = self.points.affine(extent)
+                if whole is not None and not whole.is_static:
+                    found[whole.over(whole.content)] = None
+        return list(found)
+
+    def _is_paired(self, name: str) -> bool:
+        return name in self.first.inputs or name in self.makers
+
+    # --- layouts ---
+
+    def _input_dims(self, name: str) -> Dims:
+        stated = self.dims.get(name, self.first.shape(name))
+        return tuple((_affine(extent),) for extent in stated)
+
+    def _layout(self, name: str) -> LengthLayout:
+        """The layout of a tensor: its group was lifted before, or it is a view."""
+        if name not in self.layouts:
+            node = self.first.nodes[self.makers[name]]
+            self.layouts[name] = self._of_view(node)
+        return self.layouts[name]
+
+    def _of_view(self, node: Node) -> LengthLayout:
+        shape = self._shape(node.output)
+        if node.op == "Reshape":
+            layout = self._source(node)
+            if dims_of(layout, shape, self.points) is None:
+                raise self._refused(
+                    node, "it joins lengths in another order than they lie in memory"
+                )
+            return layout
+        if node.op == APPEND:
+            raise self._refused(node, "its model has a state")
+        before_it = self._operand(self.nodes[self.makers[node.output]], 0)
+        dims = dims_of(self._source(node), before_it, self.points)
+        if dims is None:
+            raise self._refused(node, "it joins lengths in another order than they lie in memory")
+        found = []
+        for extent, before, dim in zip(shape, before_it, dims, strict=True):
+            whole = self.points.affine(extent)
+            if extent != before and (whole is None or len(dim) > 1):
+                raise self._refused(node, f"an extent of it is {extent} at {list(self.points.at)}")
+            found.append(dim if extent == before or whole is None else (whole,))
+        return layout_of(tuple(found))
+
+    def _source(self, node: Node) -> LengthLayout:
+        """The layout of what a node views."""
+        if node.inputs[0] not in self.first.constants:
+            return self._layout(node.inputs[0])
+        shape = self._operand(self.nodes[self.makers[node.output]], 0)
+        if any(len(set(extent)) > 1 for extent in shape):
+            raise self._refused(node, "it views a constant that follows it")
+        return layout_of(tuple((static(extent[0]),) for extent in shape))
+
+    def _computed(self) -> frozenset[str]:
+        """Results of Slice and Concat whose place in memory would follow a number."""
+        return frozenset(n[0].output for n in self.nodes if self._is_moving(n))
+
+    def _is_moving(self, nodes: Sequence[Node]) -> bool:
+        first = nodes[0]
+        if first.op == "Slice":
+            places = {(tuple(n.attrs["starts"]), tuple(n.attrs["steps"])) for n in nodes}
+            return len(places) > 1
+        if first.op != "Concat":
+            return False
+        shapes = [self._operand(nodes, slot) for slot in range(len(first.inputs))]
+        axis = first.attrs["axis"] % len(shapes[0])
+        return any(len(set(shape[axis])) > 1 for shape in shapes[:-1])
+
+    def _operand(self, nodes: Sequence[Node], slot: int) -> list[Vector]:
+        """Extents of an operand, which may be a constant, at the points."""
+        pairs = zip(self.graphs, nodes, strict=True)
+        return list(zip(*(g.shape(n.inputs[slot]) for g, n in pairs), strict=True))
+
+    def _refused(self, node: Node, why: str) -> NotLifted:
+        names = told(self.points)
+        return NotLifted(f"{node.op} '{node.name}' cannot follow {names}: {why}", _HINT)
+
+    # --- groups ---
+
+    def _subgraph(self, group: Group, copies: _Copies) -> tuple[Subgraph, Mapping[str, str]]:
+        parts = [group_definition(*copies.at(n, group)) for n in range(len(self.graphs))]
+        first = parts[0]
+        if any(p.inputs.keys() != first.inputs.keys() for p in parts):
+            raise self._refused(group.nodes[-1], "it reads other tensors at other lengths")
+        layouts = {own: copies.layout(name) for own, name in first.inputs.items()}
+        definitions = GroupDefinitions(
+            self.points, self.atoms, [p.dag for p in parts], layouts, [p.constants for p in parts]
+        )
+        try:
+            lifted = definitions.lifted()
+        except NotFollowed as error:
+            raise self._refused(group.anchor or group.nodes[-1], str(error)) from error
+        self._note(group, lifted)
+        read = {p.name for p in lifted.dag.placeholders}
+        made = replace(
+            first,
+            inputs={own: name for own, name in first.inputs.items() if own in read},
+            constants={own: a for own, a in first.constants.items() if own in read},
+        )
+        return made.collapsed(lifted.dag), lifted.numbers
+
+    def _note(self, group: Group, lifted: Lifted) -> None:
+        shape = self._shape(group.output) if self._is_paired(group.output) else None
+        if shape is not None and dims_of(lifted.layout, shape, self.points) is None:
+            raise self._refused(group.nodes[-1], "its result joins lengths in another order")
+        self.layouts[group.output] = lifted.layout
+
+    # --- ports ---
+
+    def _port(self, name: str, graph: Graph, limits: Mapping[str, int]) -> Port:
+        types = [i.graph.types for i in self.imports]
+        shape = self._shape(name, types)
+        kind = graph.types[name]
+        stated = graph.output_names.get(name, name)
+        port = Port(stated, kind.shape, kind.dtype, name, limits.get(name, 2))
+        dims = dims_of(self._layout(name), shape, self.points)
+        extents = None if dims is None else [self._extent(dim) for dim in dims]
+        if extents is None or any(e is None for e in extents):
+            raise NotLifted(f"'{stated}' joins lengths in one dimension", _HINT)
+        known = tuple(e for e in extents if e is not None)
+        return replace(port, extents=known) if any(isinstance(e, Length) for e in known) else port
+
+    def _extent(self, dim: Sequence[AffineExtent]) -> int | Length | None:
+        if len(dim) != 1 or len(dim[0].factors) > 1:
+            return None
+        if dim[0].is_static:
+            return dim[0].offset
+        ((name, factor),) = dim[0].factors
+        if factor < 1:
+            return None
+        return Length(name, self.points.most[name], factor, dim[0].offset)
+
+
+_HINT = "give that dimension one size, or sizes in steps (a multiple of 2, 4, 8, …)"
+
+
+class _Copies:
+    """Groups at each point. Copies that storage inserts are of nodes that no graph has."""
+
+    def __init__(self, lifter: _Lifter, groups: Sequence[Group]) -> None:
+        self.lifter = lifter
+        own = {id(n) for n in lifter.first.nodes}
+        self.position = {id(n): k for k, n in enumerate(lifter.first.nodes)}
+        self.views: dict[str, str] = {}
+        """Views that were copied, by their names: the results that they are."""
+        self.types: list[dict[str, TensorType]] = [dict(g.types) for g in lifter.graphs]
+        for group in groups:
+            for node in group.nodes if id(group.nodes[0]) not in own else ():
+                self._declare(node.inputs[0], node.output)
+
+    def _declare(self, source: str, target: str) -> None:
+        """Types of the names of a copy that are in no graph."""
+        unknown = [name for name in (source, target) if not self._is_known(name)]
+        known = target if source in unknown else source
+        if source in unknown:
+            self.views[source] = target
+        for n, types in enumerate(self.types):
+            kind = types[self.lifter.names[n].get(known, known)]
+            types |= dict.fromkeys(unknown, kind)
+
+    def _is_known(self, name: str) -> bool:
+        return name in self.lifter.first.types or name in self.views
+
+    def layout(self, name: str) -> LengthLayout:
+        """The layout of a tensor or a view."""
+        if name in self.views:
+            node = self.lifter.first.nodes[self.lifter.makers[self.views[name]]]
+            return self.lifter._of_view(node)
+        return self.lifter._layout(name)
+
+    def at(self, n: int, group: Group) -> tuple[Graph, Group]:
+        """A group with its graph at a point."""
+        lifter = self.lifter
+        nodes = [self._node(n, node) for node in group.nodes]
+        return replace(lifter.graphs[n], types=self.types[n]), Group(nodes)
+
+    def _node(self, n: int, node: Node) -> Node:
+        position = self.position.get(id(node))
+        if position is not None:
+            return self.lifter.nodes[position][n]
+        names = self.lifter.names[n]
+        return replace(
+            node,
+            inputs=tuple(names.get(x, x) for x in node.inputs),
+            outputs=tuple(names.get(x, x) for x in node.outputs),
+        )
+
+
+def _affine(extent: int | Length) -> AffineExtent:
+    if isinstance(extent, int):
+        return static(extent)
+    return AffineExtent(((extent.name, extent.factor),), extent.offset)
+
+
+def _unused(stem: str, names: Mapping[str, object]) -> str:
+    return next(n for n in _tried(stem) if n not in names)
+
+
+def _tried(stem: str) -> Iterator[str]:
+    yield stem
+    k = 2
+    while True:
+        yield f"{stem}.{k}"
+        k += 1
