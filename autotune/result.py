@@ -43,6 +43,15 @@ class MeasureStatus(StrEnum):
 
 @brief
 @dataclass(frozen=True, slots=True)
+class AtNumbers:
+    """Median of the repeats of one evaluation where a call brings these numbers."""
+
+    numbers: dict[str, Annotated[int, within(1)]]
+    latency_s: Annotated[float, within(0.0)]
+
+
+@brief
+@dataclass(frozen=True, slots=True)
 class MeasureResult:
     """Outcome of one candidate. All times in seconds.
 
@@ -50,7 +59,9 @@ class MeasureResult:
     the status is OK or INACCURATE. `error` is the full text of the failure. `max_error`:
     largest absolute difference from the float64 oracle over the largest oracle value.
     `peaks`: FMA peak (fed from L1) in flops per second right after each of `times_s`, where that
-    was asked for. `device`: the name of the machine, where it is one of several.
+    was asked for. `device`: the name of the machine, where it is one of several. `at`: of a task
+    whose axes follow numbers of a call, what each of those numbers took that were timed; a repeat
+    is then one evaluation at each of them, and its time their geometric mean.
     """
 
     status: MeasureStatus
@@ -61,6 +72,7 @@ class MeasureResult:
     max_error: AnyFloat | None = None
     peaks: Annotated[tuple[float, ...], LEFT_OUT] = ()
     device: Annotated[str, LEFT_OUT] = ""
+    at: Annotated[tuple[AtNumbers, ...], LEFT_OUT] = ()
 
     @property
     def ok(self) -> bool:

@@ -9,6 +9,7 @@ which finds data races that show in few evaluations.
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -45,8 +46,9 @@ from autotune.measure.process import Setup
 from autotune.measure.program import ProgramEnded, ProgramExecutor, connect
 from autotune.measure.supervisor import Handler
 from autotune.measure.timing import repeat_in_turns
-from autotune.result import MeasureResult, MeasureStatus
+from autotune.result import AtNumbers, MeasureResult, MeasureStatus
 from autotune.target import Target
+from autotune.te.at_numbers import NO_NUMBERS, Numbers, numbers_of, usual_numbers
 
 Array = NDArray[Any]
 
@@ -156,7 +158,7 @@ class RunHandler:
         peaks: list[list[float]] = [[] for _ in held]
 
         def evaluate(n: int) -> float:
-            time_s = held[n].loaded.evaluate()
+            time_s = held[n].loaded.evaluate_usual()
             if self._fma_peak is not None and request.rounds is not None:
                 peaks[n].append(self._fma_peak.flops_per_s(_PEAK_TURNS))
             return time_s
@@ -173,11 +175,12 @@ class RunHandler:
     def _result(
         self, held: _Held, times: tuple[float, ...], peaks: Sequence[float]
     ) -> MeasureResult:
+        at = held.loaded.at_numbers()
         again = held.loaded.verdict()
         if again.problem:
             return _wrong(again, "in a later evaluation: ")
         worst = max(held.verdict.max_error, again.max_error)
-        result = MeasureResult(MeasureStatus.OK, times, max_error=worst, peaks=tuple(peaks))
+        result = MeasureResult(MeasureStatus.OK, times, max_error=worst, peaks=tuple(peaks), at=at)
         return result.within(self._options.max_error)
 
     def _guarded(self, run: Callable[[], Reply]) -> Reply:
@@ -217,9 +220,36 @@ class Loaded:
         _fill(self._arena, program, ref)
         self._arena.push()
         self._plan = self._make_plan(sweep, evict)
+        inputs = {b.name for b in buffers if b.role == "input"}
+        self._numbers = [name for name in numbers_of(ref.dag) if name in inputs]
+        self._points = usual_numbers(ref.dag) if self._numbers else ()
+        self._times: list[list[float]] = [[] for _ in self._points]
 
-    def evaluate(self) -> float:
-        """Seconds of one evaluation, weights cold and inputs warm."""
+    def evaluate_usual(self) -> float:
+        """Seconds of an evaluation; their geometric mean where usual numbers get one each."""
+        if not self._points:
+            return self.evaluate()
+        each = [self.evaluate(numbers) for numbers in self._points]
+        for times, time_s in zip(self._times, each, strict=True):
+            times.append(time_s)
+        return statistics.geometric_mean(each)
+
+    def at_numbers(self) -> tuple[AtNumbers, ...]:
+        """Medians at usual numbers; outputs are then those that were checked once more."""
+        if not self._points:
+            return ()
+        self.evaluate()
+        pairs = zip(self._points, self._times, strict=True)
+        return tuple(AtNumbers(dict(p), statistics.median(times)) for p, times in pairs)
+
+    def evaluate(self, numbers: Numbers = NO_NUMBERS) -> float:
+        """Seconds of one evaluation, weights cold and inputs warm.
+
+        `numbers`: in place of those that outputs are known for.
+        """
+        for name in self._numbers:
+            self._arena.view(name)[...] = numbers.get(name, self._ref.values[name])
+            self._arena.push(name)
         for operand in self._program.shared[:1]:
             self._arena.view(operand)[...] = self._ref.values[operand]
             self._arena.push(operand)

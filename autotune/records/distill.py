@@ -7,6 +7,7 @@ was not merely lucky once. Records of different targets or thread counts never c
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -16,7 +17,7 @@ from typing import TypeAlias
 from autotune.errors import LogMismatch
 from autotune.records.reader import read_log
 from autotune.records.record import End, Header, Log, MeasureRecord, Workload
-from autotune.result import MeasureStatus
+from autotune.result import AtNumbers, MeasureStatus
 
 UNSAFE = (MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE)
 """Statuses after which a schedule is not chosen, whatever it did at other times."""
@@ -142,7 +143,21 @@ def pooled(records: Sequence[MeasureRecord]) -> MeasureRecord:
     if len(records) == 1:
         return records[0]
     times = tuple(chain.from_iterable(r.result.times_s for r in records))
-    return replace(records[0], result=replace(records[0].result, times_s=times))
+    first = records[0].result
+    return replace(records[0], result=replace(first, times_s=times, at=_at_numbers(records)))
+
+
+def _at_numbers(records: Sequence[MeasureRecord]) -> tuple[AtNumbers, ...]:
+    """The numbers that the first was timed at, with means over all that were timed there."""
+    known = [
+        [a for r in records for a in r.result.at if a.numbers == one.numbers and a.latency_s]
+        for one in records[0].result.at
+    ]
+    return tuple(
+        AtNumbers(found[0].numbers, statistics.geometric_mean(a.latency_s for a in found))
+        for found in known
+        if found
+    )
 
 
 def simplest(ranked: Sequence[MeasureRecord]) -> MeasureRecord:

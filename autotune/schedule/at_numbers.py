@@ -12,8 +12,8 @@ from dataclasses import replace
 from autotune.schedule.region import Extent, larger, plain, smaller
 from autotune.schedule.required import required_extents
 from autotune.schedule.state import Iterator, SplitRelation, Stage, State
+from autotune.te.at_numbers import Numbers, at
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.numbers import Numbers, at
 
 
 def at_numbers(state: State, numbers: Numbers) -> State:

@@ -28,8 +28,8 @@ from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Rows, Sketch, first_of_each
 from autotune.target import Target
+from autotune.te.at_numbers import Numbers
 from autotune.te.dag import ComputeDAG
-from autotune.te.numbers import Numbers
 
 POPULATION = 1024
 ELITE = 96

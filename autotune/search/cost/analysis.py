@@ -38,9 +38,9 @@ from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd, TileUnit
 from autotune.te.arith import linear
+from autotune.te.at_numbers import Numbers
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Binary, Expr, Load, variables
-from autotune.te.numbers import Numbers
 from autotune.te.products import dot_form, products_of
 from autotune.te.ragged import on_average
 

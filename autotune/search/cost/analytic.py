@@ -32,8 +32,8 @@ from autotune.search.cost.caches import USABLE
 from autotune.search.cost.nest import Array
 from autotune.search.space import Sketch
 from autotune.target import Target
+from autotune.te.at_numbers import Numbers, usual_numbers
 from autotune.te.dag import ComputeDAG
-from autotune.te.numbers import Numbers, usual_numbers
 
 KERNEL_START_CYCLES = 1500.0
 LOOP_EXIT_CYCLES = 6.0

@@ -18,8 +18,8 @@ from autotune.search.cost.features import features_of, log2_seconds
 from autotune.search.cost.nest import Array
 from autotune.search.space import Rows, Sketch, first_of_each
 from autotune.target import Target
+from autotune.te.at_numbers import Numbers, usual_numbers
 from autotune.te.dag import ComputeDAG
-from autotune.te.numbers import Numbers, usual_numbers
 
 _UNTRACED = 6
 """Populations that are analysed directly: a trace takes as long as so many, an array program a

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autotune.te.at_numbers import at, numbers_of, usual_numbers
 from autotune.te.dag import Compute
 from autotune.te.evaluate import evaluate
-from autotune.te.numbers import at, numbers_of, usual_numbers
 from tests.lengths_tasks import product, softmax
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from autotune.te.arith import linear, simplify
@@ -37,6 +38,9 @@ from autotune.te.expr import (
 
 Numbers: TypeAlias = Mapping[str, int]
 """Values of numbers by the name of the placeholder."""
+
+NO_NUMBERS: Numbers = MappingProxyType({})
+"""Of static tasks."""
 
 _FEW = 64
 """A number of at most so many is one of samples, of which one alone is what matters most."""
