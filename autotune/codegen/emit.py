@@ -116,7 +116,7 @@ class FunctionEmitter:
 
     def emit(self) -> None:
         """The whole kernel, into the module."""
-        begin, end = self.b.arguments[-2:]
+        begin, end = self._range()
         with self.where(self.b.compare("icmp slt", begin, end)):
             self.at.ranges[self.kernel.var] = (0, self.kernel.extent - 1)
             self.at.env[self.kernel.var] = begin
@@ -124,6 +124,17 @@ class FunctionEmitter:
             with self.tiles.in_use():
                 self._counted_loop(self.kernel.var, begin, end, self.kernel.body)
         self.b.end()
+
+    def _range(self) -> tuple[Value, Value]:
+        """The iterations of this call, of those that there are."""
+        begin, end = self.b.arguments[-2:]
+        if self.kernel.live is None:
+            return begin, end
+        live, extent = self.value(self.kernel.live), constant(I64, self.kernel.extent)
+        begin, end = (
+            self.b.binary("udiv", self.b.binary("mul nuw", x, live), extent) for x in (begin, end)
+        )
+        return begin, end
 
     def zeros(self, n_bytes: int = _ZEROS) -> Value:
         """The zeros that masked-out loads read; part of the module from the first use on."""

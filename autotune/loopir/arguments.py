@@ -7,6 +7,7 @@ from dataclasses import replace
 from autotune.errors import ScheduleError
 from autotune.loopir.nodes import Alloc, Kernel, Program, Store
 from autotune.loopir.visitor import body_loads, statements
+from autotune.te.expr import loads
 
 
 def with_arguments(program: Program) -> Program:
@@ -20,6 +21,7 @@ def with_arguments(program: Program) -> Program:
 def _with_arguments(kernel: Kernel, order: list[str]) -> Kernel:
     local = {s.buffer.name for s in statements(kernel.body) if isinstance(s, Alloc)}
     used = {x.tensor.name for x in body_loads(kernel.body)}
+    used |= set() if kernel.live is None else {x.tensor.name for x in loads(kernel.live)}
     used |= {s.tensor.name for s in statements(kernel.body) if isinstance(s, Store)}
     for name in used - local - set(order):
         raise ScheduleError(

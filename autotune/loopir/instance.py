@@ -10,18 +10,23 @@ from autotune.errors import ScheduleError
 from autotune.schedule.state import Iterator, SplitRelation, Stage
 from autotune.te.arith import simplify
 from autotune.te.expr import (
+    Binary,
+    Compare,
+    Const,
     Expr,
     Tensor,
     Var,
     add,
     floordiv,
     idx,
+    map_expr,
     minimum,
     mod,
     mul,
     substitute,
     variables,
 )
+from autotune.te.prefixes import limit_of
 
 Ranges: TypeAlias = dict[str, tuple[int, int]]
 """Lowest and highest value of the loops around."""
@@ -46,6 +51,18 @@ def fuse_sizes(stage: Stage, sizes: dict[str, int]) -> None:
     for fused in stage.fuses:
         if fused.loop not in sizes and fused.outer in sizes and fused.inner in sizes:
             sizes[fused.loop] = sizes[fused.outer] * sizes[fused.inner]
+
+
+def _unshifted(e: Expr, var: str) -> Expr:
+    """`e` with the tiles of loop `var` where they are before the last is moved inwards."""
+
+    def one(x: Expr) -> Expr | None:
+        match x:
+            case Binary(op="min", a=a, b=Const()) if var in variables(a):
+                return map_expr(a, one)
+        return None
+
+    return map_expr(e, one)
 
 
 @dataclass(frozen=True)
@@ -116,7 +133,10 @@ class Instance:
         return value
 
     def limit(self, it: Iterator, ranges: Ranges) -> Expr | None:
-        """The length of a loop over a ragged axis, by the loops around; None for other loops."""
+        """The length of a loop over an axis that has a limit, by the loops around; None for other
+        loops, and for those that are computed whole."""
+        if it.kind == "spatial":
+            return self._up_to_limit(it, ranges)
         stage = self.stage
         axis = stage.ragged(it.name)
         if axis is None or axis.limit is None:
@@ -129,6 +149,25 @@ class Instance:
                 f"reorder: {name} outside of {it.name}",
             )
         return limit
+
+    def _up_to_limit(self, it: Iterator, ranges: Ranges) -> Expr | None:
+        """The tiles of a spatial loop that begin in front of the limit of its axis.
+
+        A tile that `tail="shift"` moves inwards begins where it would without: those before it
+        reach as far as it begins then.
+        """
+        stage, limits = self.stage, self.stage.op.limits
+        if not limits or it.annotation:
+            return None
+        var, values = loop_var(stage, it), self.axis_values()
+        inside = {loop_var(stage, i) for i in stage.iters[stage.position(it.name) + 1 :]}
+        for name, limit in limits.items():
+            if var not in variables(values[name]):
+                continue
+            first = substitute(values[name], dict.fromkeys(inside, idx(0)))
+            first = simplify(_unshifted(first, var), ranges)
+            return limit_of(Compare("lt", first, limit), var, ())
+        return None
 
     def axis_values(self) -> dict[str, Expr]:
         """The index along every axis, from the loops."""

@@ -41,7 +41,10 @@ class InvalidAccess(Exception):
 
 
 def interpret(
-    program: Program, inputs: Mapping[str, Array], rounding: float = 0.0
+    program: Program,
+    inputs: Mapping[str, Array],
+    rounding: float = 0.0,
+    garbage: bool = False,
 ) -> dict[str, Array]:
     """Outputs of `program` for its inputs and unpacked constants, by name.
 
@@ -49,10 +52,12 @@ def interpret(
     to the larger; 0: they are equal. Where minimal filtering gives way to plain sums in one tile
     and not in its neighbour (`guarding`), they differ in rounding.
 
+    `garbage`: elements that were never written are read, as anything: those behind limits are.
+
     Raises InvalidAccess (see above), and KeyError for a missing input.
     """
     names = PythonNames()
-    clock = _Clock(rounding)
+    clock = _Clock(rounding, garbage)
     memory = {
         b.name: _Memory(b.name, b.tensor.shape, b.tensor.dtype, clock) for b in program.buffers
     }
@@ -64,15 +69,16 @@ def interpret(
         memory[packing.packed.name] = _pack(packing, values[packing.source.name], names)
     for kernel in program.kernels:
         _run(kernel, memory, names, clock)
-    return {b.name: _result(b, memory) for b in program.buffers if b.role == "output"}
+    return {b.name: _result(b, memory, garbage) for b in program.buffers if b.role == "output"}
 
 
 class _Clock:
     """The running iteration, with its parallel range."""
 
-    def __init__(self, rounding: float = 0.0) -> None:
+    def __init__(self, rounding: float = 0.0, garbage: bool = False) -> None:
         self.now = _OUTSIDE
         self.rounding = rounding
+        self.garbage = garbage
 
 
 class _Memory:
@@ -89,6 +95,8 @@ class _Memory:
     def __getitem__(self, at: int | tuple[int, ...]) -> Scalar:
         n = self._offset(at)
         writer = self.writers[n]
+        if writer == _NOBODY and self.clock.garbage:
+            return _garbage(self.dtype)
         if writer == _NOBODY:
             raise InvalidAccess(f"{self.name}[{at}] is read before it is written")
         if writer not in (_OUTSIDE, self.clock.now):
@@ -193,10 +201,16 @@ def _compiled(symbol: str, text: str, extra: Mapping[str, object]) -> Callable[.
     return function
 
 
-def _result(buffer: Buffer, memory: dict[str, _Memory]) -> Array:
+def _garbage(dtype: str) -> Scalar:
+    return math.nan if DTYPES[dtype].is_float else DTYPES[dtype].wrapped(7777)
+
+
+def _result(buffer: Buffer, memory: dict[str, _Memory], garbage: bool) -> Array:
     held = memory[buffer.name]
-    if _NOBODY in held.writers:
+    if _NOBODY in held.writers and not garbage:
         raise InvalidAccess(f"{buffer.name} is not written in full")
+    for n in (n for n, writer in enumerate(held.writers) if writer == _NOBODY):
+        held.values[n] = _garbage(held.dtype)
     return np.array(held.values, DTYPES[buffer.tensor.dtype].numpy).reshape(buffer.tensor.shape)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autotune.errors import CodegenError, UsageError
+from autotune.loopir.containing import contain
 from autotune.loopir.instructions import select_instructions
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nests import build_nests
@@ -37,8 +38,12 @@ class Pass:
     run: Callable[[Program, Lowering], Program]
 
 
+def _nests(program: Program, lowering: Lowering) -> Program:
+    return contain(build_nests(program, lowering), lowering)
+
+
 PASSES = (
-    Pass("nests", build_nests),  # loops of every stage, regions, register tiles, tails
+    Pass("nests", _nests),  # loops of every stage, regions, register tiles, tails
     Pass("hoist-predicates", hoist_predicates),  # conditions of a reduction leave its loops
     Pass("peel", peel_remainders),  # the last step of a loop apart, if it alone needs a condition
     Pass("prefetch-activations", prefetch_activations),  # operands of consumers and of next tiles

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 from autotune.errors import ScheduleError
 from autotune.loopir.arguments import with_arguments
@@ -73,7 +74,10 @@ from autotune.te.expr import (
     floordiv,
     identity,
     idx,
+    maximum,
+    minimum,
     mod,
+    mul,
     sub,
     substitute,
     variables,
@@ -110,6 +114,7 @@ class _Nest:
 
     def __init__(self, state: State, root: Stage, guarded: Guards) -> None:
         self.state = state
+        self.is_static = bool(guarded.recorded_by(root.name))
         self.root = root
         self.guarded = guarded
         self.shared = {s.name for s in state.stages.values() if s.scope}
@@ -119,12 +124,12 @@ class _Nest:
         extents = {a.name: a.extent for a in stage.axes}
         check_launch(self.state, stage)
         inst = Instance(stage, tuple(idx(0) for _ in stage.op.axes), extents)
-        sizes = inst.sizes
-        lets, total, ranges = _decode(stage, sizes)
+        follows = not self.guarded.recorded_by(stage.name)  # flags of all iterations are written
+        lets, total, live, ranges = _decode(inst, follows)
         body = self._loops(inst, 0, ranges, _Leaf(self._plain))
         body = self._guarded(inst, body, total, ranges)
         check_stack(stage.name, body)
-        return Kernel(f"k{number}_{_symbol(stage.name)}", total, "t", (), (*lets, *body))
+        return Kernel(f"k{number}_{_symbol(stage.name)}", total, "t", (), (*lets, *body), live=live)
 
     def _guarded(self, inst: Instance, body: Body, total: int, ranges: Ranges) -> Body:
         """`body` with its guards, and flags for other kernels."""
@@ -181,7 +186,11 @@ class _Nest:
         if not isinstance(leaf, _Update):
             body = self._up_to_length(inst, depth, inside, body)
         limit = inst.limit(it, ranges)
-        return body if depth < stage.n_parallel else _loop(stage, it, extent, body, limit)
+        if depth >= stage.n_parallel:
+            return _loop(stage, it, extent, body, limit)
+        if limit is None or not (self.is_static or variables(limit)):
+            return body
+        return (If(compare("lt", inst.loop_value(it), limit), body),)
 
     def _up_to_length(self, inst: Instance, depth: int, ranges: Ranges, body: Body) -> Body:
         """`body`, the loops inside of loop `depth`, where places of it are below the length that a
@@ -216,7 +225,8 @@ class _Nest:
         it = stage.iters[depth]
         extent = inst.sizes[it.name] if it.kind == "spatial" else 1
         inside = ranges if extent == 1 else ranges | {loop_var(stage, it): (0, extent - 1)}
-        return _loop(stage, it, extent, self._tile(inst, depth + 1, inside, leaf))
+        limit = inst.limit(it, ranges) if it.kind == "spatial" else None
+        return _loop(stage, it, extent, self._tile(inst, depth + 1, inside, leaf), limit)
 
     def _plain(self, inst: Instance, ranges: Ranges) -> Body:
         value = simplify(substitute(inst.stage.op.body, inst.axis_values()), ranges)
@@ -499,21 +509,31 @@ def _symbol(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
-def _decode(stage: Stage, sizes: dict[str, int]) -> tuple[Body, int, Ranges]:
-    """Split the flat parallel index `t` into the outermost loops of a root stage."""
+def _decode(inst: Instance, follows: bool) -> tuple[Body, int, Expr | None, Ranges]:
+    """Split the flat parallel index `t` into the outermost loops of a root stage.
+
+    `follows`: loops over axes with a limit are as long as it says. Third: the iterations that there
+    are then; None for all.
+    """
+    stage, sizes = inst.stage, inst.sizes
     if any(i.kind == "reduce" for i in stage.iters[: stage.n_parallel]):
         raise ScheduleError(f"{stage.name}: a reduction loop cannot be parallel")
     outer = [i for i in stage.iters[: stage.n_parallel] if sizes[i.name] > 1]
     ranges = {loop_var(stage, it): (0, sizes[it.name] - 1) for it in outer}
-    total, lets = 1, []
+    total, lets, live = 1, list[Stmt](), cast("Expr", idx(1))
     for it in reversed(outer):
-        value = floordiv(Var("t"), idx(total))
-        extent = sizes[it.name]
+        value, extent = floordiv(Var("t"), live), sizes[it.name]
+        limit = inst.limit(it, ranges) if follows else None
+        is_whole = limit is None or variables(limit)
+        count: Expr = idx(extent) if limit is None or is_whole else minimum(limit, idx(extent))
         if it is not outer[0]:
-            value = mod(value, idx(extent))
+            value = mod(value, count)
+        if not isinstance(live, Const) or not isinstance(count, Const):
+            value = minimum(maximum(value, idx(0)), idx(extent - 1))  # what intervals know of it
         lets.append(Let(loop_var(stage, it), value))
         total *= extent
-    return tuple(lets), total, ranges
+        live = mul(count, live)
+    return tuple(lets), total, None if isinstance(live, Const) else live, ranges
 
 
 def _all_zero(inst: Instance, loops: list[Iterator]) -> Expr:

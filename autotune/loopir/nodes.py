@@ -1,7 +1,7 @@
 """④ Loop IR: a scheduled task before it becomes machine code.
 
     program = Program(buffers, packs, kernels)
-    kernel  = Kernel(name, extent, var, buffers, body, head)
+    kernel  = Kernel(name, extent, var, buffers, body, head, live)
               -- runs `head` for var = begin, then `body` for begin ≤ var < end
     stmt    = For(var, extent, kind, body, limit)           kind ∈ serial unroll vectorize dot
                                                                 tile, or an index of a launch
@@ -187,7 +187,9 @@ class Packing:
 class Kernel:
     """One flat parallel loop. `buffers` are the pointer arguments in order, by buffer name.
 
-    `head`: statements of a thread before the first iteration of its part.
+    `head`: statements of a thread before the first iteration of its part. `live`: the iterations
+    that a call has, where numbers decide (`te.numbers`); the part from `begin` to `end` of `extent`
+    is that share of them, so threads have equal shares whatever the numbers are.
     """
 
     name: str
@@ -196,6 +198,7 @@ class Kernel:
     buffers: tuple[str, ...]
     body: Body
     head: Body = ()
+    live: Expr | None = None
 
 
 @brief
@@ -228,4 +231,6 @@ def with_strides(program: Program, strides: Mapping[str, tuple[int, ...]]) -> Pr
 
 def without_bodies(program: Program) -> Program:
     """The program as its caller sees it: buffers, packings, kernel signatures."""
-    return replace(program, kernels=tuple(replace(k, body=(), head=()) for k in program.kernels))
+    return replace(
+        program, kernels=tuple(replace(k, body=(), head=(), live=None) for k in program.kernels)
+    )

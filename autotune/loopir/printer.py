@@ -48,7 +48,8 @@ def print_body(body: Body, indent: str = "") -> str:
 
 def _kernel(kernel: Kernel) -> Iterator[str]:
     head = f"kernel {kernel.name}({', '.join(kernel.buffers)})"
-    yield f"{head}: parallel {kernel.var} in {kernel.extent}"
+    live = "" if kernel.live is None else f" and {_bare(kernel.live)}"
+    yield f"{head}: parallel {kernel.var} in {kernel.extent}{live}"
     if kernel.head:
         yield f"{_TAB}first"
         yield from _body(kernel.head, _TAB * 2)

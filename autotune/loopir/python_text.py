@@ -156,6 +156,10 @@ def kernel_text(kernel: Kernel, names: PythonNames) -> str:
         return _thread_text(kernel, names)
     arguments = [*(names.tensor(b) for b in kernel.buffers), "begin", "end"]
     lines = [f"def {kernel.name}({', '.join(arguments)}):"]
+    if kernel.live is not None:
+        lines.append(f"{_TAB}live = {_expr(kernel.live, names)}")
+        shares = (f"{x} * live // {kernel.extent}" for x in ("begin", "end"))
+        lines.append(f"{_TAB}begin, end = {', '.join(shares)}")
     if kernel.head:
         lines.append(f"{_TAB}{names.var(kernel.var)} = begin")
         lines += _body(kernel.head, _TAB, names)
@@ -361,6 +365,6 @@ def _tuple(parts: list[str]) -> str:
     return ", ".join(parts) or "()"
 
 
-_RESERVED = {"begin", "end", "run", "range", "min", "max", "inf", "nan", "empty", "zeros"}
+_RESERVED = {"begin", "end", "live", "run", "range", "min", "max", "inf", "nan", "empty", "zeros"}
 _RESERVED |= {"launch", "ndindex", "shared", *map(_index, LAUNCH_INDICES)}
 _RESERVED |= {"divide", "power", "fmod", "within", "bits_as", *INTEGER_OPS, *INTRINSICS, *DTYPES}

@@ -100,6 +100,8 @@ def _verify_kernel(kernel: Kernel, buffers: Mapping[str, Buffer]) -> None:
     scope = _Scope(
         {n: buffers[n] for n in kernel.buffers}, {kernel.var: (0, kernel.extent - 1)}, (), ()
     )
+    if kernel.live is not None:
+        _value(kernel.live, scope)
     _body(kernel.head, scope)
     _body(kernel.body, scope)
 
@@ -261,7 +263,7 @@ def _conjuncts(conditions: tuple[Expr, ...]) -> Iterator[Expr]:
 def _enumerate(index: Expr, extent: int, conditions: list[Expr], scope: _Scope) -> bool | None:
     """Whether `index` is inside at every point where `conditions` hold; None: too many points."""
     names = sorted(variables(index).union(*map(variables, conditions)))
-    derived = {v: e for v, e in scope.lets if v in names}
+    derived = {v: e for v, e in scope.lets if v in names and not loads(e)}
     for value in derived.values():
         names = sorted({*names, *variables(value)})
     free = [n for n in names if n not in derived]

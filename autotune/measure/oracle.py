@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from autotune.dtypes import DTYPES, dtype_of_array, is_float
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
-from autotune.te.evaluate import derive, evaluate
+from autotune.te.evaluate import counted, derive, evaluate
 from autotune.te.expr import (
     Binary,
     Call,
@@ -43,12 +44,14 @@ from autotune.te.expr import (
     walk,
 )
 from autotune.te.intrinsics import INTRINSICS
-from autotune.te.prefixes import most_of
+from autotune.te.numbers import numbers
 from autotune.te.ragged import pointers
 from autotune.te.whole_numbers import whole_factors, whole_sums
 
 Array = NDArray[Any]
 
+NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
+"""No number is given."""
 _UNIT_ROUNDOFF = 2.0**-24
 _DEVIATIONS = 8.0
 _ROUNDING, _MOST_FLOPS = 2.0**-21, 1e8
@@ -74,6 +77,8 @@ class ReferenceValues:
     largest: Mapping[str, float]
     is_finite: Mapping[str, bool]
     dag: ComputeDAG
+    parts: Mapping[str, tuple[slice, ...]]
+    """Of every output, by name: the elements that count."""
     is_stepped: bool = False
     """Whether values are rounded to whole numbers on the way."""
     roundoff: float = 0.0
@@ -95,7 +100,7 @@ class ReferenceValues:
                         error = np.subtract(a, self.expected[n], dtype=np.float64)
                     found[n] |= np.abs(error) > self.tolerances[n]
             self._ties.update(found)
-        return self._ties.get(name, np.zeros((), bool))
+        return self._ties.get(name, np.zeros(self.expected[name].shape, bool))
 
     def constants(self, derived: tuple[Compute, ...]) -> Mapping[str, Array]:
         """All values and those that a program derives from them; kept for the next program."""
@@ -127,16 +132,22 @@ def reference(
     seed: int,
     relative_tolerance: float,
     expected: Mapping[str, Array] | None = None,
+    at: Mapping[str, int] = NO_NUMBERS,
 ) -> ReferenceValues:
-    """Inputs of a task and its outputs, evaluated in NumPy unless they are known (`expected`)."""
-    values = random_values(dag, seed)
+    """Inputs of a task and its outputs, evaluated in NumPy unless they are known (`expected`).
+
+    `at`: values of numbers (`te.numbers`), by the names of their tensors.
+    """
+    values = random_values(dag, seed, at)
     outputs = evaluate(dag, values) if expected is None else expected
-    tolerances = {n: tolerance(dag, a, relative_tolerance) for n, a in outputs.items()}
-    largest = {n: _largest(a) for n, a in outputs.items()}
-    is_finite = {n: bool(np.isfinite(a).all()) for n, a in outputs.items()}
+    parts = counted(dag, values)
+    used = {n: a[parts[n]] for n, a in outputs.items()}
+    tolerances = {n: tolerance(dag, a, relative_tolerance) for n, a in used.items()}
+    largest = {n: _largest(a) for n, a in used.items()}
+    is_finite = {n: bool(np.isfinite(a).all()) for n, a in used.items()}
     narrow = roundoff(dag)
     return ReferenceValues(
-        values, outputs, tolerances, largest, is_finite, dag, is_stepped(dag), narrow
+        values, outputs, tolerances, largest, is_finite, dag, parts, is_stepped(dag), narrow
     )
 
 
@@ -159,11 +170,18 @@ def _before_steps(dag: ComputeDAG, factor: float) -> ComputeDAG:
     return ComputeDAG(ops, dag.outputs)
 
 
-def random_values(dag: ComputeDAG, seed: int) -> dict[str, Array]:
-    """Values of all placeholders; equal for equal seeds and structurally equal DAGs."""
+def random_values(
+    dag: ComputeDAG, seed: int, at: Mapping[str, int] = NO_NUMBERS
+) -> dict[str, Array]:
+    """Values of all placeholders; equal for equal seeds and structurally equal DAGs.
+
+    `at`: values of numbers, by the names of their tensors; others are those of three quarters of
+    the most on average.
+    """
     rng = np.random.default_rng([seed, int(dag.key, 16)])
     positive = needs_positive(dag)
-    return {p.name: _values(dag, p, rng, positive) for p in dag.placeholders}
+    values = {p.name: _values(dag, p, rng, positive) for p in dag.placeholders}
+    return values | {name: np.full_like(values[name], n) for name, n in at.items()}
 
 
 def needs_positive(dag: ComputeDAG) -> bool:
@@ -219,8 +237,12 @@ def tolerance(dag: ComputeDAG, expected: Array, relative: float) -> float:
 
 
 def check(name: str, found: Array, ref: ReferenceValues) -> Verdict:
-    """Compare one output with the oracle. Values that are not finite must be the same."""
-    expected = ref.expected[name]
+    """Compare one output with the oracle. Values that are not finite must be the same.
+
+    Elements behind a limit are not looked at.
+    """
+    part = ref.parts[name]
+    found, expected = found[part], ref.expected[name][part]
     if ref.is_finite[name]:  # the passes below would find the same, but take longer
         error = np.asarray(np.subtract(found, expected, dtype=np.float64))
         worst = float(np.abs(error, out=error).max(initial=0.0))
@@ -244,7 +266,7 @@ def check(name: str, found: Array, ref: ReferenceValues) -> Verdict:
     where = tuple(int(i) for i in at)
     wrong = error > ref.tolerances[name]
     n_wrong = int(np.count_nonzero(wrong))
-    if ref.is_stepped and relative <= _LARGEST_STEP and _are_steps(wrong, name, ref):
+    if ref.is_stepped and relative <= _LARGEST_STEP and _are_steps(wrong, name, ref, part):
         # another step is no inaccuracy
         rest = float(error.max(initial=0.0, where=~wrong)) / (ref.largest[name] or 1.0)
         return Verdict(_beyond(rest, ref), "")
@@ -265,22 +287,25 @@ def _beyond(relative: float, ref: ReferenceValues) -> float:
     return max(0.0, relative - ref.roundoff)
 
 
-def _are_steps(wrong: NDArray[np.bool_], name: str, ref: ReferenceValues) -> bool:
+def _are_steps(
+    wrong: NDArray[np.bool_], name: str, ref: ReferenceValues, part: tuple[slice, ...]
+) -> bool:
     """Whether rounding to whole numbers explains that elements are off: they are few, or all but a
     few of them are ties.
 
     A float32 lies so near to the middle of two steps with a probability of about 2·10⁻⁵.
     """
     most = max(_FEW, _SHARE_OF_STEPS * wrong.size)
-    return bool(wrong.sum() <= most or (wrong & ~ref.ties(name)).sum() <= most)
+    return bool(wrong.sum() <= most or (wrong & ~ref.ties(name)[part]).sum() <= most)
 
 
 def _values(dag: ComputeDAG, p: Placeholder, rng: np.random.Generator, positive: bool) -> Array:
     shape, dtype = p.tensor.shape, DTYPES[p.tensor.dtype].numpy
     if p.name in (rows := pointers(dag)):
         return np.linspace(0, rows[p.name], p.tensor.size).astype(dtype).reshape(shape)
-    if p.name in (most := most_of(dag)):  # usual lengths: three quarters on average
-        return rng.integers((most[p.name] + 1) // 2, most[p.name] + 1, shape).astype(dtype)
+    if p.name in (known := numbers(dag)):  # usual lengths: three quarters on average
+        least, most = known[p.name]
+        return rng.integers(max(least, (most + 1) // 2), most + 1, shape).astype(dtype)
     if dtype.kind in "iu" and dtype.itemsize <= 2 and not _chooses(dag, p.name):
         low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.itemsize == 1 else _WORDS
         return rng.integers(low, high + 1, shape).astype(dtype)

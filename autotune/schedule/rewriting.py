@@ -223,7 +223,8 @@ def interleave(dag: ComputeDAG, step: Interleave) -> ComputeDAG:
     if last.extent % factor:
         raise ScheduleError(f"interleave {factor} does not divide {last.name}<{last.extent}")
     outer = Axis(last.name, last.extent // factor)
-    lane = Axis(channel.name, channel.extent * factor)
+    limit = None if channel.limit is None else mul(channel.limit, idx(factor))
+    lane = Axis(channel.name, channel.extent * factor, limit)
     at: dict[str, Expr] = {
         channel.name: floordiv(lane.var, idx(factor)),
         last.name: add(mul(outer.var, idx(factor)), mod(lane.var, idx(factor))),

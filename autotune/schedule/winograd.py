@@ -122,7 +122,8 @@ def _pair(op: Compute, data: Load, weight: Load, tap: Axis) -> Pair | None:
         if set(steps) != {axis.var}:
             continue
         pair = Pair(axis, tap, where[0], form.const, steps[axis.var], dilation)
-        if _overlaps(pair) and not _elsewhere(axis, data, weight, where[0]):
+        # behind a limit is garbage, which a transform would mix with what counts
+        if axis.limit is None and _overlaps(pair) and not _elsewhere(axis, data, weight, where[0]):
             return pair
     return None
 

@@ -1,7 +1,7 @@
 """② JSON form of a ComputeDAG, so that a log can be read without its model.
 
 Expressions are prefix lists (`["add", a, b]`, `["load", "x", i, j]`, `["var", "i"]`); operations
-are objects with named fields. A reduction axis is `[name, extent]`, a ragged one `[name, extent,
+are objects with named fields. An axis is `[name, extent]`, one with a limit `[name, extent,
 limit]`. `dag_from_json(dag_to_json(d)) == d`.
 """
 
@@ -77,6 +77,11 @@ def _axis_to_json(a: Axis) -> list[Any]:
     return [a.name, a.extent, *limit]
 
 
+def _axis_from_json(data: list[Any], tensors: dict[str, Tensor]) -> Axis:
+    name, extent, *limit = data
+    return Axis(name, extent, *(expr_from_json(e, tensors) for e in limit))
+
+
 def expr_from_json(data: list[Any], tensors: dict[str, Tensor]) -> Expr:
     """Inverse of `expr_to_json`; loads refer to `tensors` by name."""
 
@@ -97,9 +102,7 @@ def expr_from_json(data: list[Any], tensors: dict[str, Tensor]) -> Expr:
         case ["load", name, *indices]:
             return Load(tensors[name], tuple(map(sub, indices)))
         case ["reduce", op, body, axes]:
-            return Reduce(
-                op, sub(body), tuple(Axis(n, e, *map(sub, limit)) for n, e, *limit in axes)
-            )
+            return Reduce(op, sub(body), tuple(_axis_from_json(a, tensors) for a in axes))
         case [op, a, b] if op in _BINARY:
             return Binary(op, sub(a), sub(b))
         case [op, a, b] if op in _COMPARE:
@@ -113,7 +116,7 @@ def op_to_json(op: Op) -> dict[str, Any]:
     head = {"name": op.name, "shape": list(op.tensor.shape), "dtype": op.tensor.dtype}
     if isinstance(op, Placeholder):
         return {"kind": "placeholder", **head, "constant": op.constant}
-    axes = [[a.name, a.extent] for a in op.axes]
+    axes = [_axis_to_json(a) for a in op.axes]
     return {"kind": "compute", **head, "axes": axes, "body": expr_to_json(op.body)}
 
 
@@ -123,7 +126,7 @@ def op_from_json(item: dict[str, Any], tensors: dict[str, Tensor]) -> Op:
     if item["kind"] == "placeholder":
         op: Op = Placeholder(tensor, item["constant"])
     else:
-        axes = tuple(Axis(n, e) for n, e in item["axes"])
+        axes = tuple(_axis_from_json(a, tensors) for a in item["axes"])
         op = Compute(tensor, axes, expr_from_json(item["body"], tensors))
     tensors[tensor.name] = tensor
     return op

@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 from autotune.brief import brief
 from autotune.dtypes import is_float
@@ -88,8 +89,13 @@ class Compute:
 
     @cached_property
     def reads(self) -> list[Load]:
-        """Every load of the body."""
-        return loads(self.body)
+        """Every load of the body, and of the limits of axes."""
+        return [*loads(self.body), *(x for limit in self.limits.values() for x in loads(limit))]
+
+    @cached_property
+    def limits(self) -> dict[str, Expr]:
+        """The limits of the spatial axes that have one, by axis."""
+        return {a.name: a.limit for a in self.axes if a.limit is not None}
 
 
 Op = Placeholder | Compute
@@ -133,7 +139,7 @@ class ComputeDAG:
             raise ValueError("tensor names of a DAG must be unique")
         seen: set[str] = set()
         for op in self.computes:
-            for load in distinct(op.body):
+            for load in chain(distinct(op.body), *map(distinct, op.limits.values())):
                 if not isinstance(load, Load):
                     continue
                 known = self._by_name.get(load.tensor.name)

@@ -103,7 +103,44 @@ def _widen(a: Array) -> Array:
     return a.astype(np.float64) if known is not None and known.is_float else a
 
 
+def counted(dag: ComputeDAG, inputs: Mapping[str, Array]) -> dict[str, tuple[slice, ...]]:
+    """The part of every output that counts: elements behind a limit are nobody's."""
+    values: Env = {p.name: np.asarray(inputs[p.name]) for p in dag.placeholders}
+    ops = [(name, dag[name]) for name in dag.outputs]
+    return {name: _window(op, values) if isinstance(op, Compute) else () for name, op in ops}
+
+
+def _window(op: Compute, values: Env) -> tuple[slice, ...]:
+    """The elements of `op` in front of its limits."""
+    return tuple(slice(a.extent) for a in _clipped(op, values).axes)
+
+
+def _clipped(op: Compute, values: Env) -> Compute:
+    """`op` with axes that end at their limits."""
+
+    def axis(a: Axis) -> Axis:
+        if a.limit is None:
+            return a
+        return Axis(a.name, min(a.extent, max(0, int(_point(a.limit, {}, values)))))
+
+    axes = tuple(map(axis, op.axes))
+    tensor = Tensor(op.name, tuple(a.extent for a in axes), op.tensor.dtype)
+    return Compute(tensor, axes, op.body)
+
+
 def _compute(op: Compute, values: Env) -> Array:
+    """All elements; those that are nobody's are NaN, or the largest integer."""
+    if not op.limits:
+        return _all_points(op, values)
+    part = _clipped(op, values)
+    record = DTYPES[op.tensor.dtype]
+    garbage = math.nan if record.is_float else record.high
+    whole = np.full(op.tensor.shape, garbage, _computed(op.tensor.dtype))
+    whole[_window(op, values)] = _all_points(part, values)
+    return whole
+
+
+def _all_points(op: Compute, values: Env) -> Array:
     if not isinstance(op.body, Reduce):
         return _pointwise(op, values)
     product = _contraction(op, op.body, values)

@@ -191,6 +191,8 @@ class Axis(PythonOperators):
 
     `limit`: a ragged reduction axis runs over `0 ≤ name < min(extent, limit)`, where `limit` is an
     expression of the spatial axes and of what is loaded with them, as in `p[i + 1] - p[i]`.
+    Of a spatial axis, an expression of numbers that a call brings (`te.numbers`): elements at or
+    behind it are nobody's. They may be computed, from anything, and are not read where it matters.
     """
 
     name: str

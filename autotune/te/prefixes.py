@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from autotune.te.arith import linear
-from autotune.te.dag import ComputeDAG
 from autotune.te.expr import (
     INDEX,
     Binary,
     Compare,
     Expr,
     Load,
-    Select,
     Var,
     add,
     conjuncts,
@@ -27,7 +25,6 @@ from autotune.te.expr import (
     loads,
     mul,
     variables,
-    walk,
 )
 
 
@@ -42,19 +39,6 @@ def is_prefix(cond: Expr) -> bool:
 def prefixes(cond: Expr) -> list[Expr]:
     """The parts of a condition that are such."""
     return [c for c in conjuncts(cond) if is_prefix(c)]
-
-
-def most_of(dag: ComputeDAG) -> dict[str, int]:
-    """The tensors that such conditions load their lengths from, with the extent of the axis."""
-    found: dict[str, int] = {}
-    for op in dag.computes:
-        axes = {a.name: a.extent for a in (*op.axes, *op.reduce_axes)}
-        conditions = (e.cond for e in walk(op.body) if isinstance(e, Select))
-        for c in (c for cond in conditions for c in prefixes(cond)):
-            extent = max((axes.get(name, 1) for name in variables(c)), default=1)
-            for x in loads(c):
-                found[x.tensor.name] = min(extent, found.get(x.tensor.name, extent))
-    return found
 
 
 def limit_of(cond: Expr, var: str, inner: Collection[str]) -> Expr | None:

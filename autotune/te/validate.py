@@ -27,6 +27,7 @@ from autotune.te.expr import (
     dtype_of,
 )
 from autotune.te.intrinsics import INTRINSICS
+from autotune.te.numbers import follows_numbers
 
 _MOST_ELEMENTS = 1 << 48
 
@@ -49,8 +50,8 @@ def _require_op(op: Op) -> None:
     reduce_axes = op.reduce_axes
     for axis in (*op.axes, *reduce_axes):
         _require_axis(axis)
-    if any(a.limit is not None for a in op.axes):
-        raise ValueError(f"an axis of {op.name} that is not reduced has a limit")
+    if not all(dtype_of(e) == INDEX and follows_numbers(e) for e in op.limits.values()):
+        raise ValueError(f"the limit of an axis of {op.name} does not follow a number")
     if op.tensor.shape != tuple(a.extent for a in op.axes):
         raise ValueError(f"the axes of {op.name} do not span its tensor")
     scope = {a.name for a in (*op.axes, *reduce_axes)}

@@ -1,0 +1,92 @@
+"""② The numbers of a call: integers that limits, conditions and indices of a task follow.
+
+    y[i<512 and n[0]] = x[i] + x[n[0] - 1]                  n is one of 1 … 512
+
+A number is the one element of an int64 placeholder. Which values it may have follows from where it
+is used: a limit is at most the extent of its axis, an index is inside of its dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from autotune.te.arith import Linear, linear
+from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.expr import (
+    INDEX,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    idx,
+    loads,
+    sub,
+    variables,
+    walk,
+)
+
+
+def is_number(e: Expr) -> bool:
+    """Whether `e` is the one element of a tensor of indices."""
+    if not isinstance(e, Load) or e.tensor.dtype != INDEX or e.tensor.size != 1:
+        return False
+    return all(isinstance(i, Const) for i in e.indices)
+
+
+def follows_numbers(e: Expr) -> bool:
+    """Whether `e` depends on numbers alone."""
+    return not variables(e) and all(map(is_number, loads(e)))
+
+
+def is_limited(dag: ComputeDAG) -> bool:
+    """Whether some elements of `dag` are nobody's: see `te.expr.Axis`."""
+    return any(op.limits for op in dag.computes)
+
+
+def numbers(dag: ComputeDAG) -> dict[str, tuple[int, int]]:
+    """Least and most value of each number that a limit, else a condition, else an index follows."""
+    inputs = {p.name for p in dag.placeholders if not p.constant and p.tensor.size == 1}
+    out: dict[str, tuple[int, int]] = {}
+    for bounds in (_of_limits, _of_conditions, _of_indices):
+        found: dict[str, tuple[int, int]] = {}
+        for name, low, high in (b for op in dag.computes for b in bounds(op)):
+            least, most = found.get(name, (low, high))
+            found[name] = max(least, low), max(low, min(most, high))
+        out = {n: span for n, span in found.items() if n in inputs} | out
+    return out
+
+
+_Bounds: TypeAlias = Iterator[tuple[str, int, int]]
+"""A name, and the least and the most value that one place where it is used permits."""
+
+
+def _of_limits(op: Compute) -> _Bounds:
+    for axis in op.axes:
+        if axis.limit is not None:
+            yield from _within(linear(axis.limit), 1, 1, axis.extent)
+
+
+def _of_conditions(op: Compute) -> _Bounds:
+    extents = {a.name: a.extent for a in (*op.axes, *op.reduce_axes)}
+    for e in walk(op.body):
+        if isinstance(e, Compare) and e.op == "lt" and follows_numbers(e.b):
+            most = max((extents[v] for v in variables(e.a) if v in extents), default=0)
+            if most:
+                yield from _within(linear(sub(e.b, idx(linear(e.a).const))), 1, 1, most)
+
+
+def _of_indices(op: Compute) -> _Bounds:
+    for e in op.reads:
+        for index, size in zip(e.indices, e.tensor.shape, strict=True):
+            if not variables(index):
+                yield from _within(linear(index), 0, 0, size - 1)
+
+
+def _within(form: Linear, least: int, low: int, high: int) -> _Bounds:
+    """The values from `least` on of the only number of `form` that keep it in `low` … `high`."""
+    if len(form.terms) != 1:
+        return
+    (atom, factor), rest = form.terms[0], form.const
+    if factor > 0 and isinstance(atom, Load) and is_number(atom):
+        yield atom.tensor.name, max(least, -((rest - low) // factor)), (high - rest) // factor

@@ -1,0 +1,113 @@
+"""A task whose axes follow a number computes what the static task of that number does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import numpy as np
+import pytest
+
+from autotune.errors import ScheduleError
+from autotune.loopir.interp import interpret
+from autotune.loopir.lower import lower
+from autotune.loopir.nodes import Program
+from autotune.loopir.verify import verify
+from autotune.schedule.steps import ComputeAt, Split
+from autotune.search.cost.analysis import analyse
+from autotune.search.sketch import generate_sketches
+from autotune.te.codec import dag_from_json, dag_to_json
+from autotune.te.evaluate import counted, evaluate
+from autotune.te.validate import require_valid
+from tests.loopir.limited_tasks import MOST, TASKS, Sizes, values
+from tests.schedule.random_schedules import random_steps
+from tests.schedule.running import Array, assert_close, run_compiled
+from tests.targets import AVX2, AVX512
+
+N_TRIES = 30
+
+
+def drawn(name: str, seed: int) -> Program:
+    """A task under the first random schedule that has a program."""
+    whole = TASKS[name](Sizes(None), Random(seed))
+    for k in range(N_TRIES):
+        try:
+            return lower(whole, random_steps(whole, Random(seed + 1000 * k)))
+        except ScheduleError:
+            continue
+    return lower(whole, ())
+
+
+def numbers_of(seed: int) -> list[dict[str, int]]:
+    """One, the most, and two others."""
+    rng = Random(seed)
+    some = [{n: rng.randint(1, most) for n, most in MOST.items()} for _ in range(2)]
+    return [dict.fromkeys(MOST, 1), dict(MOST), *some]
+
+
+def runs(program: Program, wide: dict[str, Array]) -> Iterator[dict[str, Array]]:
+    """What the interpreter and machine code make of a program, on several threads."""
+    yield interpret(program, wide, rounding=1e-4, garbage=True)
+    for n_chunks in (1, 2, 7):
+        yield run_compiled(program, wide, AVX2, n_chunks)
+
+
+def check(name: str, seed: int) -> None:
+    whole = TASKS[name](Sizes(None), Random(seed))
+    program = drawn(name, seed)
+    verify(program)
+    for at in numbers_of(seed):
+        static = TASKS[name](Sizes(at), Random(seed))
+        wide, dense = values(whole, at, static, seed)
+        expected, parts = evaluate(static, dense), counted(whole, wide)
+        for found in (evaluate(whole, wide), *runs(program, wide)):
+            assert_close({n: a[parts[n]] for n, a in found.items()}, expected, 3e-5)
+
+
+@pytest.mark.sampled(14)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", TASKS)
+def test_what_counts_is_computed_whatever_is_behind_it(name: str, seed: int) -> None:
+    check(name, seed)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_search_proposes_schedules_of_tasks_with_lengths(name: str) -> None:
+    """Whatever structure search finds, for AVX-512 too."""
+    rng = np.random.default_rng(3)
+    whole = TASKS[name](Sizes(None), Random(3))
+    sketches = generate_sketches(whole, AVX512)
+    for sketch in (sketches[int(i)] for i in rng.permutation(len(sketches))[:4]):
+        rows = sketch.sample(40, rng)
+        rows = rows[analyse(whole, sketch, rows, AVX512).valid]
+        for row in rows[:1]:
+            program = lower(whole, sketch.bind(row), verify=True)
+            for at in ({"m": 4, "n": 7}, MOST):
+                static = TASKS[name](Sizes(at), Random(3))
+                wide, dense = values(whole, at, static, 1)
+                found = interpret(program, wide, rounding=1e-4, garbage=True)
+                parts = counted(whole, wide)
+                found = {n: a[parts[n]] for n, a in found.items()}
+                assert_close(found, evaluate(static, dense), 3e-5)
+
+
+def test_nothing_is_written_behind_the_last_tile() -> None:
+    """Only what the tiles that begin in front of the length reach."""
+    whole = TASKS["product"](Sizes(None), Random(1))
+    program = lower(whole, (Split("y", "i", (4,)), ComputeAt("p", "y", "i.0")))
+    for n in (1, 4, 5, 17):
+        wide = values(whole, {"n": n}, TASKS["product"](Sizes({"n": n}), Random(1)), 0)[0]
+        y = interpret(program, wide, garbage=True)["y"]
+        last = -(-n // 4) * 4
+        assert np.isnan(y[last:]).all() or last >= len(y)
+        assert not np.isnan(y[:n]).any()
+
+
+def test_a_limit_is_part_of_a_task() -> None:
+    """Its key, text and JSON form have it."""
+    whole = TASKS["elementwise"](Sizes(None), Random(2))
+    static = TASKS["elementwise"](Sizes(MOST), Random(2))
+    assert whole.key != static.key
+    assert dag_from_json(dag_to_json(whole)) == whole
+    require_valid(whole)
+    assert "and n[0]" in str(whole)
