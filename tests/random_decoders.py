@@ -18,6 +18,8 @@ import onnx
 import onnx.helper as oh
 from onnx import TensorProto, numpy_helper
 
+from autotune.graph.state import SCORES
+
 Array = np.ndarray
 LAYOUTS = ("bhls", "blhs", "lbhs", "bhsl", "bls", "hbls", "hls")
 """Orders of the dimensions of a cache: batch, heads, length, size; of one head without `h`."""
@@ -38,6 +40,7 @@ class Decoder:
     """One of them. `numbers`: of the layers, in the order in which they are computed.
 
     `inputs`, `outputs`: orders of all ports, as seeds of a permutation; 0: as exporters have them.
+    `scores`: of which places steps give outputs, see `given`.
     `hidden`: further outputs, the hidden states of every place: "" none, "rows" (1, L, width),
     "flat" (L, width), "turned" (width, 1, L). `last`: scores of the last place alone.
     """
@@ -58,6 +61,7 @@ class Decoder:
     seed: int = 0
     chunks: tuple[int, ...] = (4, 1)
     capacity: int = 16
+    scores: str = "last"
 
     @property
     def width(self) -> int:
@@ -100,6 +104,13 @@ class Decoder:
     def arguments(self) -> dict[str, Any]:
         """Of `autotune.compile`, and of a session."""
         return {"capacity": self.capacity, "chunks": self.chunks, "state": self.told, "threads": 1}
+
+    def given(self, outputs: dict[str, Array]) -> dict[str, Array]:
+        """What a step gives of the file's outputs."""
+        axes = {"logits": 1, "states": {"rows": 1, "flat": 0, "turned": 2}.get(self.hidden, 0)}
+        if self.scores == "all":
+            return outputs
+        return {n: a.take([-1], axes[n]) if n in axes else a for n, a in outputs.items()}
 
     def feed(self, tokens: Array, past: int) -> dict[str, Array]:
         """The inputs of a call but for the caches."""
@@ -182,6 +193,7 @@ def draw(rng: np.random.Generator) -> Decoder:
         seed=int(rng.integers(1000)),
         chunks=chunks,
         capacity=16,
+        scores=one_of(SCORES),
     )
 
 

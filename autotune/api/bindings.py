@@ -40,7 +40,7 @@ from autotune.graph.reader.dimensions import (
 )
 from autotune.graph.reader.grown import Grown, for_sessions, grown
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.graph.state import CACHE_TYPES
+from autotune.graph.state import CACHE_TYPES, SCORES
 from autotune.names import listed, require_known
 from autotune.network.check.oracles import Original
 from autotune.network.compile.variants import unified
@@ -161,7 +161,8 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
         if source.like is not None:
             raise UsageError("a `capacity` leaves no shapes open", "leave out `like`")
         cache, extents = require_cache_type(source), _extents(source.dims)
-        at = grown(path, source.capacity, source.chunks, source.state, extents, cache)
+        made = grown(path, source.capacity, source.chunks, source.state, extents, cache)
+        at = tuple(replace(one, scores=require_scores(source)) for one in made)
         at += tuple(for_sessions(at, source.sessions))
         growth = at[0].growth
         if growth.flag:
@@ -233,6 +234,8 @@ def told_of_state(source: Source) -> dict[str, Any]:
     pairs: dict[str, Any] = {"state": dict(source.state)} if source.state else {}
     if source.capacity is None:
         return pairs
+    if source.scores != SCORES[0]:
+        pairs["scores"] = source.scores
     sessions = {"sessions": list(source.sessions)} if source.sessions else {}
     dims = {"dims": _extents(source.dims)} if source.dims else {}
     known = {"capacity": source.capacity, "chunks": list(source.chunks)}
@@ -254,6 +257,13 @@ def require_cache_type(source: Source) -> str:
             "give a `capacity`; states of a fixed shape stay as in the file",
         )
     return dtype
+
+
+def require_scores(source: Source) -> str:
+    """Of which places steps give outputs. Raises UsageError for anything else."""
+    if source.scores not in SCORES:
+        raise UsageError(f"there are no `scores` '{source.scores}'", f"it is {', '.join(SCORES)}")
+    return source.scores
 
 
 def _extents(dims: Dims | None) -> dict[str, int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from autotune.files import Files
-from autotune.graph.state import CHUNKS
+from autotune.graph.state import CHUNKS, SCORES
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -67,7 +67,8 @@ class Source:
     places, and `Model.session` keeps its state; `sessions`: numbers of sessions that one step of a
     place advances together (`Model.step_together`). `state`: inputs that are states, each with the
     output that takes its place, where names do not tell. `cache_type`: of the elements of states
-    that grow, one of `graph.state.CACHE_TYPES`.
+    that grow, one of `graph.state.CACHE_TYPES`. `scores`: "last" for outputs of the last new place
+    of a step, which is what the next token needs; "all" for those of every new place.
     """
 
     model: ModelSource | None
@@ -84,6 +85,7 @@ class Source:
     sessions: Sequence[int] = ()
     state: Mapping[str, str] | None = None
     cache_type: str = "f32"
+    scores: str = SCORES[0]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import click
 
 from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISION_NAMES, PRESETS
 from autotune.errors import UsageError
-from autotune.graph.state import CACHE_TYPES, CHUNKS
+from autotune.graph.state import CACHE_TYPES, CHUNKS, SCORES
 from autotune.units import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -311,6 +311,14 @@ _cache_type = click.option(
     show_default=True,
     help="Elements of the state's keys and values: half the memory, or a quarter; with --capacity.",
 )
+_scores = click.option(
+    "--scores",
+    type=click.Choice([*SCORES]),
+    default=SCORES[0],
+    show_default=True,
+    help="Tokens of a prompt that outputs (logits) are for: the last one, which the next token "
+    "needs, or all; with --capacity.",
+)
 _state = click.option(
     "--state",
     "state",
@@ -457,7 +465,7 @@ shape_options = _together(_shape, _dim, _like, _const)
 """Of the shapes of a model with weights: fields of `api.request.Source`."""
 source_options = _together(shape_options, _random_weights)
 """Of what is computed: fields of `api.request.Source`."""
-state_options = _together(_capacity, _chunks, _sessions, _cache_type, _state)
+state_options = _together(_capacity, _chunks, _sessions, _cache_type, _scores, _state)
 """Of a model with a state: fields of `api.request.Source`."""
 exactness_options = _together(max_error_option, precision_option)
 """Of how exact it is: fields of `api.request.Request`."""

@@ -126,6 +126,7 @@ _NAMES = {
     "precision": "precision",
     "random_weights": "random-weights",
     "runner": "runner",
+    "scores": "scores",
     "sessions": "sessions",
     "shapes": "shape",
     "split": "split",

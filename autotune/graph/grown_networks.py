@@ -15,6 +15,7 @@ from autotune.config import PRECISIONS
 from autotune.errors import AutotuneError, NotCompilable
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph, Shape, TensorType
+from autotune.graph.last_rows import rows_first, with_last_rows
 from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import prepare
@@ -23,7 +24,7 @@ from autotune.graph.reader.growth import begin_state, state_of
 from autotune.graph.reader.held import Phases, fed_by, phases
 from autotune.graph.reader.importer import grown_shapes, import_graph, import_grown
 from autotune.graph.reader.onnx_reader import OnnxModel
-from autotune.graph.state import NO_ROWS, StateInfo, assumed_axes, rows_axes
+from autotune.graph.state import NO_ROWS, StateInfo, assumed_axes, of_last_place, rows_axes
 from autotune.graph.together import together
 
 _ONE_CHUNK = "give one number of places: `chunks=(1,)`"
@@ -56,6 +57,8 @@ def grown_networks(
         state = state_of(one.growth, found.step.types, found.held)
         rows = rows or _Rows(bound, one, found.step, state)
         state = replace(state, places=rows.of(one, found.step))
+        if one.scores == "last":
+            state = of_last_place(state, map(partial(_stated, found.step), found.step.outputs))
         yield _grown_network(bound, found.step, model, state, precision, one.sessions)
     if begin is not None and kinds:
         model = named(partial(bound.load, variants[0].shapes[0]))
@@ -102,8 +105,13 @@ class _Rows:
 
 def _port_shapes(graph: Graph) -> dict[str, Shape]:
     """Shapes of inputs and outputs, by the names that the file has for them."""
-    names = graph.output_names
-    return {names.get(n, n): graph.types[n].shape for n in (*graph.inputs, *graph.outputs)}
+    names = (*graph.inputs, *graph.outputs)
+    return {_stated(graph, name): graph.types[name].shape for name in names}
+
+
+def _stated(graph: Graph, name: str) -> str:
+    """The name of an output in the file."""
+    return graph.output_names.get(name, name)
 
 
 def _grown_phases(bound: BoundModel, variant: Grown, model: OnnxModel) -> Phases:
@@ -126,9 +134,10 @@ def _grown_network(
     sessions: int = 1,
 ) -> Network:
     def made() -> Network:
-        whole, own, stored = graph, state, prepare(graph, PRECISIONS[precision])
+        whole, own = with_last_rows(graph, state.last_rows), state
+        stored = rows_first(prepare(whole, PRECISIONS[precision]))
         if sessions > 1:
-            whole, stored, own = together(graph, stored, state, sessions)
+            whole, stored, own = together(whole, stored, state, sessions)
         network = stored_network(whole, stored, bound.path.stem, bound.digest)
         return replace(network, precision=precision, state=own)
 

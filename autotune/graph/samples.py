@@ -12,13 +12,13 @@ extent differs is concluded from this; `compile` checks one against the oracle a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autotune.errors import AutotuneError, UsageError
-from autotune.graph.ir import Array, Graph, Node, Shape
+from autotune.graph.ir import Array, Graph, Node, Shape, TensorType
 from autotune.graph.subgraph import definition_of
 from autotune.te.arith import Linear, bounds, linear, simplify
 from autotune.te.dag import Compute, print_expr
@@ -106,32 +106,42 @@ def sample_axes(graphs: tuple[Graph, Graph], dimension: str, inputs: Mapping[str
     return proof.axes()
 
 
-def keeps_apart(graph: Graph, node: Node, own: Collection[str]) -> bool:
-    """Whether a node computes samples one by one that are stacked along the first dimension.
+def keeps_apart(graph: Graph, node: Node, own: Mapping[str, int], axis: int = 0) -> bool:
+    """Whether a node computes parts of its result one by one, each of that part of its operands.
 
-    `graph` has the node for one sample; `own`: the operands that are stacked. Operands and the
-    result begin with a dimension of 1.
+    The parts lie along dimension `axis` of the result and, of the operands `own`, along these
+    dimensions; all others are the same for every part. `graph` has the types, for any number of
+    parts. What is constant of `own` counts as data.
     """
-    ports = (*own, node.output)
+    dims = {**own, node.output: axis}
     graphs = [
         replace(
             graph,
             nodes=(node,),
             inputs=tuple(own),
             outputs=node.outputs,
-            types=graph.types
-            | {p: replace(graph.types[p], shape=(n, *graph.shape(p)[1:])) for p in ports},
+            constants={x: graph.constants[x] for x in node.inputs if _is_shared(graph, x, own)},
+            types=graph.types | {x: _with_parts(graph.types[x], d, n) for x, d in dims.items()},
         )
         for n in PROOF_EXTENTS
     ]
     proof = _Proof((graphs[0], graphs[1]), "")
-    steps = {p: math.prod(graph.shape(p)[1:]) for p in ports}
-    proof.known = dict.fromkeys(node.inputs) | {name: _Samples(steps[name]) for name in own}
+    steps = {x: math.prod(graph.shape(x)[d + 1 :]) for x, d in dims.items()}
+    proof.known = dict.fromkeys(node.inputs) | {x: _Samples(steps[x]) for x in own}
     try:
         proof.node(node, node)
     except AutotuneError:
         return False
     return proof.known[node.output] == _Samples(steps[node.output])
+
+
+def _is_shared(graph: Graph, name: str, own: Mapping[str, int]) -> bool:
+    """Whether a tensor is a constant that is the same for all parts."""
+    return name in graph.constants and name not in own
+
+
+def _with_parts(kind: TensorType, dim: int, n: int) -> TensorType:
+    return replace(kind, shape=(*kind.shape[:dim], n, *kind.shape[dim + 1 :]))
 
 
 class _Proof:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Annotated
 
@@ -13,6 +13,8 @@ CHUNKS = (128, 32, 8, 1)
 """New places of the variants of a model with a state, where nothing else is said."""
 CACHE_TYPES: Mapping[str, str] = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
 """Types of the elements of growing states, and their dtypes."""
+SCORES = ("last", "all")
+"""Places of which steps give outputs: the last new one alone, or every one."""
 NO_ROWS = -1
 """In place of a dimension: what a port has follows the new places, but is no row for each."""
 
@@ -30,6 +32,7 @@ class StateInfo:
     integers, each with the buffer of the numbers that its rows are multiples of. `places`: of other
     ports that follow the new places, the dimension that has a row for each of them, or `NO_ROWS`;
     None in files of before. `joins`: whether several steps are one of all their places.
+    `last_rows`: outputs that have the row of the last new place alone, along this dimension.
     """
 
     capacity: int = 0
@@ -42,6 +45,7 @@ class StateInfo:
     steps: Annotated[Mapping[str, str], LEFT_OUT] = field(default_factory=dict)
     places: Annotated[Mapping[str, int] | None, LEFT_OUT] = None
     joins: Annotated[bool, LEFT_OUT] = True
+    last_rows: Annotated[Mapping[str, int], LEFT_OUT] = field(default_factory=dict)
 
     @property
     def begins(self) -> bool:
@@ -86,6 +90,13 @@ def assumed_axes(shapes: Mapping[str, Sequence[int]], n: int) -> dict[str, int]:
         if able:
             found[name] = able[0] if len(able) == 1 else NO_ROWS
     return found
+
+
+def of_last_place(state: StateInfo, outputs: Iterable[str]) -> StateInfo:
+    """A state whose outputs with a row for each new place have that of the last one alone."""
+    places = dict(state.places or {})
+    lasts = {name: places.pop(name) for name in outputs if places.get(name, NO_ROWS) != NO_ROWS}
+    return replace(state, places=places, last_rows=lasts)
 
 
 def buffer_of(state: str) -> str:

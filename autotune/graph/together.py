@@ -130,7 +130,7 @@ class _Stacking:
         )
         key = (node.op, frozen_attrs(node), tuple(small), types[node.output])
         if key not in self._proofs:
-            self._proofs[key] = keeps_apart(self.graph, node, own)
+            self._proofs[key] = keeps_apart(self.graph, node, dict.fromkeys(own, 0))
         return self._proofs[key]
 
     def _sizes(self, names: Iterable[str]) -> int:

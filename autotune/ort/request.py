@@ -132,6 +132,7 @@ class SessionArguments:
             capacity=self.capacity,
             chunks=tuple(self.chunks),
             state=self.state,
+            scores="all",
         )
 
 

@@ -25,7 +25,7 @@ COLLIDING = Decoder(numbers=(1, 0), vocabulary=4, heads=4, size=4, hidden="turne
 
 @pytest.fixture(scope="module")
 def artifact() -> Artifact:
-    return autotune.compile(COLLIDING.model(), **COLLIDING.arguments()).artifact
+    return autotune.compile(COLLIDING.model(), scores="all", **COLLIDING.arguments()).artifact
 
 
 def test_a_prompt_of_two_chunks_has_a_row_for_each_place(

@@ -86,7 +86,7 @@ def _judged(seed: int, folder: Path, tell: Tell) -> Outcome:
 
 
 def _compiled(path: Path, decoder: Decoder, sessions: tuple[int, ...]) -> Artifact:
-    told = {**decoder.arguments(), "sessions": sessions}
+    told = {**decoder.arguments(), "sessions": sessions, "scores": decoder.scores}
     return autotune.compile(path, **told, check=decoder.seed % 4 == 0).artifact
 
 
@@ -125,7 +125,7 @@ def _steps(
     for k, n in enumerate(_lengths(decoder, rng, decoder.capacity)):
         tokens = decoder.tokens(rng, n)
         name = "input_ids"
-        found, expected = session.run({name: tokens}), plain(tokens)
+        found, expected = session.run({name: tokens}), decoder.given(plain(tokens))
         _require(f"step {k} of {n} places behind {session.length - n}", found, expected)
         if rng.random() < 0.3:
             session.save(folder / "state.npz")

@@ -30,7 +30,7 @@ from autotune.api.folders import source_in
 from autotune.api.origins import origin, remember
 from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
 from autotune.api.sources import total_bytes
-from autotune.brief import brief
+from autotune.brief import brief, cut
 from autotune.cache import program_store
 from autotune.config import AUTO, TuneConfig, resolve
 from autotune.errors import AutotuneError, LogMismatch, NotCompilable, UsageError
@@ -56,6 +56,7 @@ from autotune.records import Header, Log, read_log
 from autotune.records.store import store_to_read
 from autotune.target import Target, is_of_file, parse_target, runs_here
 from autotune.target.tiles import denial
+from autotune.wording import arguments
 
 
 @by_fields(CompileRequest)
@@ -233,11 +234,20 @@ def compile_plan(plan: CompilePlan, sources: Sources | None = None) -> Compiled:
     if plan.request.check and _is_runnable(plan):
         plan.bound.process.start()  # it is there when the outputs are to be checked
     sources = plan.sources() if sources is None else sources
-    for text in (*denial(), *sources.notes, *form_notes(plan.precision, plan.target)):
+    notes = *form_notes(plan.precision, plan.target), *_scores_notes(sources.networks)
+    for text in (*denial(), *sources.notes, *notes):
         plan.note(text)
     found = _by_precision(sources, plan)
     plan.bound.files.require_same()
     return found
+
+
+def _scores_notes(networks: Sequence[Network]) -> Iterator[str]:
+    """Of outputs that steps have for the last new place alone."""
+    lasts = {name: "" for one in networks if one.state for name in one.state.last_rows}
+    if lasts:
+        names = ", ".join(f"'{cut(name)}'" for name in lasts)
+        yield f"a step gives {names} of its last place alone: {arguments(scores='all')} for all"
 
 
 def _by_precision(sources: Sources, plan: CompilePlan) -> Compiled:

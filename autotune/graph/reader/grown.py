@@ -26,7 +26,7 @@ from autotune.graph.reader.states import (
     shown,
 )
 from autotune.graph.reader.static_caches import written_axis
-from autotune.graph.state import CHUNKS
+from autotune.graph.state import CHUNKS, SCORES
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 GENAI_CONFIGURATION = "genai_config.json"
@@ -41,13 +41,14 @@ class Grown:
     """A model at a capacity and a chunk. `shapes`: of its inputs at the `pasts` of `growth`.
     `first`: behind nothing, in a step of one place. `sessions`: that a step advances, see
     `graph.together`. `other`: the growth with another chunk, and the shapes at its past; None where
-    the file takes one number of new places."""
+    the file takes one number of new places. `scores`: one of `state.SCORES`."""
 
     growth: Growth
     shapes: tuple[Shapes, ...]
     first: Shapes
     sessions: int = 1
     other: tuple[Growth, Shapes] | None = None
+    scores: str = SCORES[0]
 
 
 def grown(

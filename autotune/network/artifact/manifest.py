@@ -225,6 +225,10 @@ def _require_state(
         has_rows = 0 <= axis < len(shape) and shape[axis] == n and name not in state.ports
         known = name in given or name in made
         require(known and (has_rows or axis == NO_ROWS), f"'{name}' has no row for each place")
+    for name, axis in state.last_rows.items():
+        shape = made[name].shape if name in made else ()
+        is_one = 0 <= axis < len(shape) and shape[axis] == 1
+        require(is_one and name not in state.ports, f"'{name}' has no row of the last place")
     is_told = not state.buffers or (
         state.filled in given
         and given[state.filled].shape == (state.sessions,)

@@ -83,7 +83,7 @@ def check_state(
     """
     usual = _CACHE_ERRORS[grown.growth.cache]
     stored = max_error if usual and max_error is not None else usual
-    original = _Original(bound, grown, model.n_threads)
+    original = _Original(bound, grown, model.n_threads, _last_rows(model))
     work = _Check(model, grown.growth, original, seed, stored, precision)
     work.begin()
     for chunk, length in _points(model, work.sessions[0].capacity):
@@ -305,6 +305,10 @@ def _infos(model: Model) -> Iterator[StateInfo]:
         yield one.artifact.state
 
 
+def _last_rows(model: Model) -> Mapping[str, int]:
+    return next(info.last_rows for info in _infos(model) if not info.begins)
+
+
 def _points(model: Model, capacity: int) -> Iterator[tuple[int, int]]:
     """Steps of every chunk behind nothing, one place, half of the capacity, and up to its end."""
     for step in steps_of(model.artifact):
@@ -343,10 +347,12 @@ def _drawn(rng: np.random.Generator, session: ModelSession, end: Endpoint, n: in
 class _Original:
     """The model's file in ONNX Runtime, at any length."""
 
-    def __init__(self, bound: BoundModel, grown: Grown, n_threads: int) -> None:
+    def __init__(
+        self, bound: BoundModel, grown: Grown, n_threads: int, last_rows: Mapping[str, int]
+    ) -> None:
         self._growth = growth = grown.growth
         outline = read_outline(bound.path)
-        self._bound, self._n_threads = bound, n_threads
+        self._bound, self._n_threads, self._last_rows = bound, n_threads, last_rows
         self.rounds = _rounds(outline)
         self._types = {i.name: i.type.tensor_type.elem_type for i in outline.graph.input}
         with blamed(ONNXRUNTIME, "load", _UNCHECKED):
@@ -384,7 +390,7 @@ class _Original:
         return found | {name: states[name].astype(self._dtype(name)) for name in growth.replaced}
 
     def run(self, step: _Step) -> dict[str, Array]:
-        """Outputs by name; new rows of a state alone."""
+        """Outputs by name: new rows of a state, and the last row where a step has no other."""
         with blamed(ONNXRUNTIME, "run", _UNCHECKED):
             return self._new_rows(step, self._run(step.feed))
 
@@ -397,8 +403,9 @@ class _Original:
 
     def _new_rows(self, step: _Step, outputs: Mapping[str, Array]) -> dict[str, Array]:
         new = range(step.length, step.length + step.chunk)
-        axes = dict(self._growth.states.values())
-        return {n: a.take(new, axes[n]) if n in axes else a for n, a in outputs.items()}
+        axes, lasts = dict(self._growth.states.values()), self._last_rows
+        found = {n: a.take(new, axes[n]) if n in axes else a for n, a in outputs.items()}
+        return {n: a.take([-1], lasts[n]) if n in lasts else a for n, a in found.items()}
 
     def _padded(self, state: str, rows: Array) -> Array:
         """Rows as the file takes them: with others behind them where it takes all places."""

@@ -127,8 +127,9 @@ class ModelSession:
         """Advance by the places of the inputs; the output, or a tuple of several.
 
         `inputs`: in the order of `input_info`, or by name. Outputs with a row for each place have
-        all of them. Raises UsageError for inputs that do not fit, for more places than are left,
-        and while another thread is in a step; then the state is as it was.
+        that of the last one, or all where the model was compiled with `scores="all"`. Raises
+        UsageError for inputs that do not fit, for more places than are left, and while another
+        thread is in a step; then the state is as it was.
         """
         given = in_order(self.input_info, inputs) if inputs else {}
         found = tuple(self.run(given | named).values())
