@@ -142,7 +142,7 @@ def _grown_network(
         return replace(network, precision=precision, state=own)
 
     return replace(
-        as_stated(named(made), model),
+        as_stated(named(made), model.halves),
         random_weights=bound.random_weights,
         constant_inputs=dict(bound.constants),
     )

@@ -291,12 +291,12 @@ def network_of(model: OnnxModel, bound: BoundModel, precision: str = "f32") -> N
     network = named(
         lambda: graph_network(import_graph(model, bound.operators), name, digest, dtype)
     )
-    return as_stated(replace(network, precision=precision), model)
+    return as_stated(replace(network, precision=precision), model.halves)
 
 
-def as_stated(network: Network, model: OnnxModel) -> Network:
-    """`network` with inputs and outputs in the types of the file."""
-    inputs, outputs = (_as_stated(p, model.halves) for p in (network.inputs, network.outputs))
+def as_stated(network: Network, halves: Mapping[str, str]) -> Network:
+    """`network` with inputs and outputs in the types of the file; `halves`: see `OnnxModel`."""
+    inputs, outputs = (_as_stated(p, halves) for p in (network.inputs, network.outputs))
     return replace(network, inputs=inputs, outputs=outputs)
 
 
@@ -389,13 +389,11 @@ def stored_network(graph: Graph, stored: Graph, name: str, digest: str) -> Netwo
     )
 
 
-def assembled(
-    subgraphs: Sequence[Subgraph], values: dict[str, Activation], name: str, digest: str
-) -> Network:
-    """A network without ports: calls of subgraphs, in order."""
+def assembled(subgraphs: Sequence[Subgraph], values: dict[str, Activation]) -> Network:
+    """A network without a name and ports: calls of subgraphs, in order."""
     tasks = _tasks(subgraphs)
     calls = tuple(_call(s, tasks) for s in subgraphs)
-    return Network(name, (), (), values, calls, tasks, digest)
+    return Network("", (), (), values, calls, tasks, "")
 
 
 def _tasks(subgraphs: Sequence[Subgraph]) -> dict[str, ComputeDAG]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autotune.graph.ir import Array
+from autotune.graph.lengths.constants import LengthConstant, forms_of
 from autotune.graph.lengths.layouts import Dim, Dims, LengthLayout, dims_of, layout_of, splits_of
 from autotune.graph.lengths.merging import Merger, NotFollowed, at_most
 from autotune.graph.lengths.numbers import (
@@ -23,7 +24,6 @@ from autotune.graph.lengths.numbers import (
     Points,
     Vector,
     number_of,
-    static,
     told,
     variable,
 )
@@ -40,7 +40,6 @@ from autotune.te.expr import (
     Var,
     add,
     both,
-    cast,
     children,
     compare,
     dtype_of,
@@ -94,85 +93,25 @@ class GroupDefinitions:
                 reasons.append(str(error))
         raise NotFollowed(reasons[0])
 
-    def _constants(self) -> Iterator[tuple[tuple[str, _Constant], ...]]:
+    def _constants(self) -> Iterator[tuple[tuple[str, LengthConstant], ...]]:
         options = {
             p.name: list(self._forms(p.name)) for p in self.dags[0].placeholders if p.constant
         }
         found = itertools.product(*options.values())
         return (tuple(zip(options, way, strict=True)) for way in itertools.islice(found, 8))
 
-    def _forms(self, name: str) -> Iterator[_Constant]:
+    def _forms(self, name: str) -> Iterator[LengthConstant]:
         """What a constant may be at all numbers."""
         arrays = [c[name] for c in self.constants]
-        first = arrays[0]
-        if all(same(a, first) for a in arrays):
-            yield _Constant(tuple((static_part,) for static_part in _static(self._shape(name))))
-            return
-        if all(a.size and same(a, np.full_like(a, a.flat[0])) for a in arrays):
-            yield _Constant(None, tuple(a.flat[0].item() for a in arrays))
-            return
-        shapes = self._shape(name)
-        options = [splits_of(extent, self.atoms, self.points) for extent in shapes]
-        is_found = False
-        for dims in itertools.islice(itertools.product(*options), _MOST_TRIED):
-            shift = self._shift(arrays, dims)
-            if shift is not None:
-                is_found = True
-                yield _Constant(dims, shift=shift)
-        if not is_found:
+        found = list(forms_of(arrays, self._shape(name), self.atoms, self.points))
+        if not found:
             raise NotFollowed(
                 f"constant '{name}' depends on {told(self.points)} in a way that is not affine"
             )
+        yield from found
 
     def _shape(self, name: str) -> list[Vector]:
         return list(zip(*(d[name].tensor.shape for d in self.dags), strict=True))
-
-    def _shift(self, arrays: Sequence[Array], dims: Dims) -> AffineExtent | None:
-        """By how much elements of a constant differ from those at the most, at each number."""
-        parts = [part for dim in dims for part in dim]
-        apart = [
-            a.reshape([part.at(numbers) for part in parts])
-            for a, numbers in zip(arrays, self.points.at, strict=True)
-        ]
-        shifts = [_moved(a, apart[0]) for a in apart]
-        known = [s for s in shifts if s is not None]
-        return self.points.affine(known) if len(known) == len(shifts) else None
-
-
-@dataclass(frozen=True)
-class _Constant:
-    """A constant at all numbers: the first elements of that at the most, moved by `shift`, or,
-    without `dims`, one number at each point."""
-
-    dims: Dims | None
-    values: tuple[float, ...] = ()
-    shift: AffineExtent | None = None
-
-
-def same(a: Array, b: Array) -> bool:
-    """Whether arrays are equal in every bit."""
-    if a is b:
-        return True
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    one, other = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
-    return np.array_equal(one, other)
-
-
-def _moved(a: Array, most: Array) -> int | None:
-    """By how much the elements that an array shares with that at the most differ from those."""
-    both = tuple(slice(min(pair)) for pair in zip(a.shape, most.shape, strict=True))
-    own, whole = a[both], most[both]
-    if same(own, whole):
-        return 0
-    if a.dtype.kind not in "iu":
-        return None
-    moved = own.astype(np.int64) - whole.astype(np.int64)
-    return None if (moved != moved.flat[0]).any() else int(moved.flat[0])
-
-
-def _static(shape: Sequence[Vector]) -> Iterator[AffineExtent]:
-    return (AffineExtent((), extent[0]) for extent in shape)
 
 
 @dataclass
@@ -180,7 +119,7 @@ class _Lifting:
     """One attempt, with one form of each constant."""
 
     of: GroupDefinitions
-    constants: Mapping[str, _Constant]
+    constants: Mapping[str, LengthConstant]
     dims: dict[str, Dims] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
 
@@ -289,7 +228,7 @@ class _Split:
         body = first.body
         if not isinstance(body, Reduce):
             found = merger.merged([apart(op.body, n) for n, op in enumerate(ops)])
-            result: Expr = merger.inside(self._shifted(found), axes)
+            result: Expr = merger.inside(self._elements(found), axes)
         else:
             result = self._reduced(ops, merger, apart, axes)
         own = tuple(self.parts[a.name] for a in first.axes)
@@ -327,7 +266,7 @@ class _Split:
                 if not part.is_static:
                     used = both(used, compare("lt", a.var, part.expr))
             reduced += new
-        term = merger.inside(self._shifted(term), (*axes, *reduced))
+        term = merger.inside(self._elements(term), (*axes, *reduced))
         return Reduce(
             first.op, select(used, term, identity(first.op, dtype_of(term))), tuple(reduced)
         )
@@ -336,19 +275,16 @@ class _Split:
         for name, part in zip(self.names[axis.name], self.parts[axis.name], strict=True):
             yield Axis(name, part.at(self.points.most))
 
-    def _shifted(self, e: Expr) -> Expr:
-        """`e` with what is added to constants."""
+    def _elements(self, e: Expr) -> Expr:
+        """`e` with elements of constants as they follow the numbers."""
         constants = self.lifting.constants
 
         def one(x: Expr) -> Expr | None:
             if not isinstance(x, Load):
                 return None
-            constant = constants.get(x.tensor.name)
             load = Load(x.tensor, tuple(map_expr(i, one) for i in x.indices))
-            if constant is None or constant.shift in (None, static(0)):
-                return load
-            assert constant.shift is not None
-            return add(load, cast(x.tensor.dtype, constant.shift.expr))
+            constant = constants.get(x.tensor.name)
+            return load if constant is None else constant.element(load)
 
         return map_expr(e, one)
 

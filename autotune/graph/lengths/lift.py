@@ -11,32 +11,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-from autotune.config import PRECISIONS
-from autotune.errors import NotCompilable
+from autotune.errors import ModelError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Graph, Node, TensorType
-from autotune.graph.lengths.definitions import GroupDefinitions, Lifted, same
+from autotune.graph.lengths.definitions import GroupDefinitions, Lifted
+from autotune.graph.lengths.imports import (
+    HINT,
+    ImportedModel,
+    NotLifted,
+    OpenModel,
+    require_even,
+)
 from autotune.graph.lengths.layouts import Dims, LengthLayout, dims_of, layout_of
 from autotune.graph.lengths.merging import NotFollowed
 from autotune.graph.lengths.numbers import AffineExtent, Points, Vector, points_of, static, told
 from autotune.graph.network import Network, Port, as_stated, assembled, named
 from autotune.graph.operators.state import APPEND
 from autotune.graph.partition import Group, partition
-from autotune.graph.passes.pipeline import prepare
-from autotune.graph.reader.importer import import_graph
-from autotune.graph.reader.onnx_reader import OnnxModel
-from autotune.graph.refusals import require_supported
 from autotune.graph.storage import Activation, plan_storage
-from autotune.graph.subgraph import Subgraph, group_definition, undefined
+from autotune.graph.subgraph import Subgraph, group_definition
 from autotune.te.expr import INDEX
-from autotune.te.extent import Extents, Length, at
-
-
-class NotLifted(NotCompilable):
-    """A model that has no network for all lengths: it can be compiled for each size alone."""
+from autotune.te.extent import Extents, Length
 
 
 def lifted_network(
@@ -49,62 +46,49 @@ def lifted_network(
     NotLifted, which names the node, where something does not follow a number evenly; other errors:
     see `network.build_network`.
     """
-    points = points_of(mosts(dims))
-    held = bound if bound.parted else bound.held()
-    imports: list[_Import] = []
-    model = None
-    for numbers in points.at:
-        read = named(partial(held.load, _shapes(dims, numbers)))
-        found = named(partial(_imported, read, held, PRECISIONS[precision]))
-        imports.append(found.sharing(imports[0]) if imports else found)
-        model = model or read
-    assert model is not None
-    network = named(lambda: _Lifter(points, imports, dims).network(bound))
-    network = replace(network, precision=precision, random_weights=bound.random_weights)
-    return as_stated(replace(network, constant_inputs=dict(bound.constants)), model)
+    model = OpenModel(bound if bound.parted else bound.held(), dims, precision)
+    for name, extent in ((n, e) for n, shape in dims.items() for e in shape):
+        if isinstance(extent, Length) and model.mosts[extent.name] != extent.most:
+            raise ValueError(f"'{extent.name}' has two mosts, one of them in input '{name}'")
+    first = model.imported(model.mosts)
+    least = model.least()
+    reasons: list[ModelError] = []
+    for near in (False, True):
+        try:
+            return _at_points(model, points_of(model.mosts, near), first, least)
+        except ModelError as error:
+            reasons.append(error)
+    raise next((e for e in reasons if isinstance(e, NotLifted)), reasons[0])
 
 
-def mosts(dims: Mapping[str, Extents]) -> dict[str, int]:
-    """The most of each number."""
-    found: dict[str, int] = {}
-    for length in (e for shape in dims.values() for e in shape if isinstance(e, Length)):
-        if found.setdefault(length.name, length.most) != length.most:
-            raise ValueError(f"'{length.name}' has two mosts")
-    return found
-
-
-def _shapes(dims: Mapping[str, Extents], numbers: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    return {name: at(extents, numbers) for name, extents in dims.items()}
-
-
-@dataclass(frozen=True)
-class _Import:
-    """A model at one point: as it was read, and behind all passes."""
-
-    graph: Graph
-    stored: Graph
-
-    def sharing(self, first: _Import) -> _Import:
-        """The same with the constants of `first` where they are equal, whose memory is free."""
-        known = first.stored.constants
-        constants = {
-            n: known[n] if n in known and same(known[n], a) else a
-            for n, a in self.stored.constants.items()
-        }
-        return _Import(self.graph, replace(self.stored, constants=constants))
-
-
-def _imported(model: OnnxModel, bound: BoundModel, dtype: str) -> _Import:
-    graph = import_graph(model, bound.operators)
-    stored = prepare(graph, dtype)
-    require_supported(stored, undefined)
-    return _Import(replace(graph, constants={}, nodes=()), stored)
+def _at_points(
+    model: OpenModel,
+    points: Points,
+    first: ImportedModel,
+    least: tuple[Mapping[str, int], Graph] | None,
+) -> Network:
+    """The network of a model that is `first` at the most. Raises ModelError."""
+    others = (model.imported(numbers) for numbers in points.at[1:])
+    imports = [first, *(found.sharing(first) for found in others)]
+    if least is not None:
+        require_even(points, [i.graph for i in imports], *least)
+    network = named(_Lifter(points, imports, model.dims).network)
+    bound = model.bound
+    network = replace(
+        network,
+        name=bound.path.stem,
+        model_hash=bound.digest,
+        random_weights=bound.random_weights,
+        constant_inputs=dict(bound.constants),
+        precision=model.precision,
+    )
+    return as_stated(network, first.halves)
 
 
 @dataclass
 class _Lifter:
     points: Points
-    imports: Sequence[_Import]
+    imports: Sequence[ImportedModel]
     dims: Mapping[str, Extents]
     layouts: dict[str, LengthLayout] = field(default_factory=dict)
     """Of the tensors at the most that are known so far."""
@@ -116,7 +100,7 @@ class _Lifter:
         self.makers = {n.output: k for k, n in enumerate(self.first.nodes)}
         self.atoms = self._atoms()
 
-    def network(self, bound: BoundModel) -> Network:
+    def network(self) -> Network:
         """The network for all numbers."""
         for name in self.first.inputs:
             self.layouts[name] = layout_of(self._input_dims(name))
@@ -135,7 +119,7 @@ class _Lifter:
         values |= {v: Activation(v, (1,), INDEX, (1,)) for v in lengths.values()}
         limits = index_limits(self.first)
         graph = self.imports[0].graph
-        network = assembled(calls, values, bound.path.stem, bound.digest)
+        network = assembled(calls, values)
         hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in lengths.items())
         return replace(
             network,
@@ -160,7 +144,7 @@ class _Lifter:
                 raise self._differs(longer[min(len(first), len(graph.nodes))])
             ends = zip(self.first.outputs, graph.outputs, strict=True)
             if any(self.names[n].get(a, a) != b for a, b in ends):
-                raise NotLifted("outputs come from other nodes at other lengths", _HINT)
+                raise NotLifted("outputs come from other nodes at other lengths", HINT)
         return list(zip(*(g.nodes for g in self.graphs), strict=True))
 
     def _pair(self, n: int, a: Node, b: Node) -> None:
@@ -180,7 +164,7 @@ class _Lifter:
     def _differs(self, node: Node) -> NotLifted:
         return NotLifted(
             f"the model has other operators at other lengths, first at {node.op} '{node.name}'",
-            _HINT,
+            HINT,
         )
 
     def _shape(
@@ -190,7 +174,7 @@ class _Lifter:
         kinds = types or [g.types for g in self.graphs]
         shapes = [t[self.names[n].get(name, name)].shape for n, t in enumerate(kinds)]
         if len({len(s) for s in shapes}) > 1:
-            raise NotLifted(f"'{name}' has another rank at other lengths", _HINT)
+            raise NotLifted(f"'{name}' has another rank at other lengths", HINT)
         return list(zip(*shapes, strict=True))
 
     def _atoms(self) -> list[AffineExtent]:
@@ -273,7 +257,7 @@ class _Lifter:
 
     def _refused(self, node: Node, why: str) -> NotLifted:
         names = told(self.points)
-        return NotLifted(f"{node.op} '{node.name}' cannot follow {names}: {why}", _HINT)
+        return NotLifted(f"{node.op} '{node.name}' cannot follow {names}: {why}", HINT)
 
     # --- groups ---
 
@@ -316,7 +300,7 @@ class _Lifter:
         dims = dims_of(self._layout(name), shape, self.points)
         extents = None if dims is None else [self._extent(dim) for dim in dims]
         if extents is None or any(e is None for e in extents):
-            raise NotLifted(f"'{stated}' joins lengths in one dimension", _HINT)
+            raise NotLifted(f"'{stated}' joins lengths in one dimension", HINT)
         known = tuple(e for e in extents if e is not None)
         return replace(port, extents=known) if any(isinstance(e, Length) for e in known) else port
 
@@ -329,9 +313,6 @@ class _Lifter:
         if factor < 1:
             return None
         return Length(name, self.points.most[name], factor, dim[0].offset)
-
-
-_HINT = "give that dimension one size, or sizes in steps (a multiple of 2, 4, 8, …)"
 
 
 class _Copies:

@@ -11,9 +11,9 @@ proves it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import TypeAlias
 
 from autotune.te.expr import Expr, Var, add, idx, mul
@@ -120,19 +120,24 @@ def told(points: Points) -> str:
     return " and ".join(f"'{name}'" for name in points.most)
 
 
-def points_of(most: Mapping[str, int], below: int = 0) -> Points:
+def points_of(most: Mapping[str, int], near: bool = False) -> Points:
     """The points for these mosts: small primes, all of them different.
 
-    `below`: where a model takes no larger numbers, these are from there down.
+    `near`: primes just below the most, for models that take no others or are other ones there.
     """
-    others = _primes(below, set(most.values()))
-    base = {name: next(others) for name in most}
-    moved = [base | {name: next(others)} for name in most]
+    taken = set(most.values())
+    base = {name: _prime(n, taken, near) for name, n in most.items()}
+    moved = [base | {name: _prime(n, taken, near)} for name, n in most.items()]
     return Points((dict(most), base, *moved))
 
 
-def _primes(below: int, taken: set[int]) -> Iterator[int]:
-    numbers = range(below, 1, -1) if below else count(_FIRST_PROBE)
-    for n in numbers:
-        if n not in taken and all(n % d for d in range(2, math.isqrt(n) + 1)):
-            yield n
+def _prime(most: int, taken: set[int], near: bool) -> int:
+    """A prime that is not `taken`, which it is then."""
+    below = range(most - 1, 1, -1) if near else ()
+    found = next(n for n in chain(below, count(_FIRST_PROBE)) if n not in taken and _is_prime(n))
+    taken.add(found)
+    return found
+
+
+def _is_prime(n: int) -> bool:
+    return all(n % d for d in range(2, math.isqrt(n) + 1))

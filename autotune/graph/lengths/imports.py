@@ -1,0 +1,151 @@
+"""① A model at one number of each length after the other, and whether it is the same at one.
+
+Primes tell an extent of min(n, 8) from none: it is 8 at all of them. At the least number that the
+model takes, it is not; so extents have to be there what they are elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
+
+import numpy as np
+
+from autotune.config import PRECISIONS
+from autotune.errors import ModelError, NotCompilable
+from autotune.graph.bound_model import BoundModel
+from autotune.graph.ir import Array, Graph
+from autotune.graph.lengths.numbers import Points
+from autotune.graph.network import named
+from autotune.graph.passes.pipeline import prepare
+from autotune.graph.reader.importer import import_graph
+from autotune.graph.reader.onnx_reader import OnnxModel
+from autotune.graph.refusals import require_supported
+from autotune.graph.subgraph import undefined
+from autotune.te.extent import Extents, Length, at
+
+HINT = "give that dimension one size, or sizes in steps (a multiple of 2, 4, 8, …)"
+_MOST_LEAST = 8
+"""A model that takes no smaller number is not looked at below the points."""
+_FEW = 64
+"""Elements of a constant that may decide a shape."""
+
+
+class NotLifted(NotCompilable):
+    """A model that has no network for all lengths: it can be compiled for each size alone."""
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model at one point: as it was read, without large constants, and behind all passes."""
+
+    graph: Graph
+    stored: Graph
+    halves: Mapping[str, str]
+
+    def sharing(self, first: ImportedModel) -> ImportedModel:
+        """The same with the constants of `first` where they are equal, whose memory is free."""
+        known = first.stored.constants
+        constants = {
+            n: known[n] if n in known and same(known[n], a) else a
+            for n, a in self.stored.constants.items()
+        }
+        return replace(self, stored=replace(self.stored, constants=constants))
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model whose inputs have lengths: `dims` by their names."""
+
+    bound: BoundModel
+    dims: Mapping[str, Extents]
+    precision: str
+
+    @property
+    def mosts(self) -> dict[str, int]:
+        """The most of each number."""
+        lengths = (e for shape in self.dims.values() for e in shape if isinstance(e, Length))
+        return {length.name: length.most for length in lengths}
+
+    def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
+        """The model where lengths have these numbers."""
+        model, graph = self._read(numbers)
+        stored = named(partial(prepare, graph, PRECISIONS[self.precision]))
+        require_supported(stored, undefined)
+        return ImportedModel(_light(graph), stored, model.halves)
+
+    def _read(self, numbers: Mapping[str, int]) -> tuple[OnnxModel, Graph]:
+        shapes = {name: at(extents, numbers) for name, extents in self.dims.items()}
+        model = named(partial(self.bound.load, shapes))
+        return model, named(partial(import_graph, model, self.bound.operators))
+
+    def least(self) -> tuple[Mapping[str, int], Graph] | None:
+        """The model as it was read at the least number that it takes."""
+        for n in range(1, _MOST_LEAST + 1):
+            numbers = {name: min(n, most) for name, most in self.mosts.items()}
+            try:
+                return numbers, _light(self._read(numbers)[1])
+            except ModelError:
+                continue
+        return None
+
+
+def require_even(
+    points: Points, graphs: Sequence[Graph], numbers: Mapping[str, int], graph: Graph
+) -> None:
+    """Raise NotLifted where `graph`, at the least `numbers`, has other nodes than `graphs` at the
+    points, or extents that do not follow from those there."""
+    first = graphs[0]
+    for a, b in zip_longest(first.nodes, graph.nodes):
+        if a is None or b is None or (a.op, a.name) != (b.op, b.name):
+            node = a or b
+            raise NotLifted(
+                f"the model has other operators at {_told(numbers)}, first at {node.op} "
+                f"'{node.name}'",
+                HINT,
+            )
+    for name in (n for n in first.types if all(n in g.types for g in (*graphs, graph))):
+        shapes = [np.asarray(g.types[name].shape) for g in (*graphs, graph)]
+        _require_even(points, shapes, numbers, f"the shape of '{name}'")
+    for name in first.constants:
+        arrays = [g.constants.get(name) for g in (*graphs, graph)]
+        known = [a for a in arrays if a is not None]
+        if len(known) == len(arrays):
+            _require_even(points, known, numbers, f"constant '{name}'")
+
+
+def _require_even(
+    points: Points, arrays: Sequence[Array], numbers: Mapping[str, int], what: str
+) -> None:
+    """Whether integers that are affine at the points are so at the least number: the last array."""
+    if len({a.shape for a in arrays}) > 1:
+        return
+    for *known, last in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True):
+        form = points.affine(known)
+        if form is not None and form.at(numbers) != last:
+            raise NotLifted(
+                f"{what} does not follow {_told(numbers)}: {last} there, and {form} at larger ones",
+                HINT,
+            )
+
+
+def _told(numbers: Mapping[str, int]) -> str:
+    return " and ".join(f"{name} = {n}" for name, n in numbers.items())
+
+
+def _light(graph: Graph) -> Graph:
+    """`graph` with the constants alone that may decide a shape."""
+    few = {n: a for n, a in graph.constants.items() if a.size <= _FEW and a.dtype.kind in "iu"}
+    return replace(graph, constants=few)
+
+
+def same(a: Array, b: Array) -> bool:
+    """Whether arrays are equal in every bit."""
+    if a is b:
+        return True
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    one, other = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
+    return np.array_equal(one, other)

@@ -1,0 +1,203 @@
+"""One network for every length computes what the networks for single lengths compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from autotune.te.extent import Extents, Length
+from tests.graph.lifted import assert_lifted
+from tests.graph.onnx_models import model, node
+
+B, S = Length("batch", 6), Length("sequence", 20)
+W = Length("width", 5, 8)
+SEQUENCES = ({"batch": 1, "sequence": 1}, {"batch": 3, "sequence": 7}, {"batch": 6, "sequence": 20})
+BATCHES = ({"batch": 1}, {"batch": 4}, {"batch": 6})
+IMAGES = ({"batch": 1, "width": 1}, {"batch": 4, "width": 3}, {"batch": 6, "width": 5})
+
+
+def weights(*shape: int) -> Any:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32) / 3
+
+
+def integers(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+class Case(NamedTuple):
+    """A model, the dimensions of its inputs, and numbers that it is run with."""
+
+    proto: ModelProto
+    dims: Mapping[str, Extents]
+    numbers: Sequence[Mapping[str, int]]
+
+
+def encoder(n_layers: int = 2) -> Case:
+    """As BERT: positions, a mask, attention, LayerNorm; pooled by the first token and the mean."""
+    nodes = [
+        node("Gather", "table ids", "words"),
+        node("Shape", "ids", "shape"),
+        node("Gather", "shape one", "length"),
+        node("Unsqueeze", "length first", "end"),
+        node("Slice", "positions first end second", "places"),
+        node("Add", "words places", "sum"),
+        node("LayerNormalization", "sum gain shift", "x0"),
+        node("Cast", "mask", "floats", to=1),
+        node("Unsqueeze", "floats heads", "wide"),
+        node("Sub", "unit wide", "unset"),
+        node("Mul", "unset far", "bias"),
+    ]
+    for n in range(n_layers):
+        nodes += _attention(n)
+    x = f"x{n_layers}"
+    nodes += [
+        node("ReduceMean", x, "mean", axes=[1], keepdims=0),
+        node("Gather", f"{x} zero", "token", axis=1),
+        node("Gemm", "token wq bq", "pooled"),
+    ]
+    constants = {
+        **{"table": weights(30, 8), "positions": weights(1, 64, 8)},
+        **{f"w{t}": weights(8, 8) for t in "qkvo"},
+        **{name: weights(8) for name in ("gain", "shift", "bq", "bk", "bv")},
+        **{"one": np.int64(1), "zero": np.int64(0), "first": integers(0), "second": integers(1)},
+        **{"heads": integers(1, 2), "unit": np.float32(1), "far": np.float32(-1e4)},
+        **{"apart": integers(0, 0, 2, 4), "joined": integers(0, 0, 8), "half": np.float32(0.5)},
+    }
+    types = {"ids": "int64", "mask": "int64"}
+    inputs = {"ids": ("batch", "sequence"), "mask": ("batch", "sequence")}
+    proto = model(nodes, inputs, constants, f"{x} mean pooled", types=types)
+    return Case(proto, {"ids": (B, S), "mask": (B, S)}, SEQUENCES)
+
+
+def _attention(n: int) -> list[NodeProto]:
+    x, nodes = f"x{n}", []
+    for t, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        nodes += [
+            node("MatMul", f"{x} w{t}", f"{t}{n}.product"),
+            node("Add", f"{t}{n}.product b{t}", f"{t}{n}.sum"),
+            node("Reshape", f"{t}{n}.sum apart", f"{t}{n}.heads"),
+            node("Transpose", f"{t}{n}.heads", f"{t}{n}", perm=perm),
+        ]
+    return [
+        *nodes,
+        node("MatMul", f"q{n} k{n}", f"scores{n}"),
+        node("Mul", f"scores{n} half", f"scaled{n}"),
+        node("Add", f"scaled{n} bias", f"masked{n}"),
+        node("Softmax", f"masked{n}", f"shares{n}", axis=-1),
+        node("MatMul", f"shares{n} v{n}", f"mixed{n}"),
+        node("Transpose", f"mixed{n}", f"back{n}", perm=[0, 2, 1, 3]),
+        node("Reshape", f"back{n} joined", f"whole{n}"),
+        node("MatMul", f"whole{n} wo", f"out{n}"),
+        node("Add", f"out{n} {x}", f"residual{n}"),
+        node("LayerNormalization", f"residual{n} gain shift", f"x{n + 1}"),
+    ]
+
+
+def flat_rows() -> Case:
+    """Gemm has rows of all sequences; the result has the shape of the operand."""
+    nodes = [
+        node("Reshape", "x flat", "rows"),
+        node("Gemm", "rows w c", "product"),
+        node("Relu", "product", "positive"),
+        node("Shape", "x", "shape", end=2),
+        node("Concat", "shape five", "whole", axis=0),
+        node("Reshape", "positive whole", "y"),
+    ]
+    constants = {"flat": integers(-1, 8), "w": weights(8, 5), "c": weights(5), "five": integers(5)}
+    return Case(model(nodes, {"x": ("b", "s", 8)}, constants), {"x": (B, S, 8)}, SEQUENCES)
+
+
+def causal() -> Case:
+    """A mask of the length made of nodes, sums that run along it, places of extrema."""
+    ones = numpy_helper.from_array(np.ones(1, np.float32))
+    nodes = [
+        node("MatMul", "x w", "q"),
+        node("Transpose", "q", "k", perm=[0, 2, 1]),
+        node("MatMul", "q k", "scores"),
+        node("Shape", "x", "length", start=1, end=2),
+        node("Concat", "length length", "square", axis=0),
+        node("ConstantOfShape", "square", "ones", value=ones),
+        node("Trilu", "ones", "seen", upper=0),
+        node("Equal", "seen zero", "unseen"),
+        node("Where", "unseen low scores", "masked"),
+        node("Softmax", "masked", "shares", axis=-1),
+        node("MatMul", "shares q", "y"),
+        node("ArgMax", "y", "peak", axis=1),
+        node("CumSum", "x one", "sums"),
+        node("ReduceMax", "x", "top", axes=[1]),
+    ]
+    constants = {"w": weights(8, 8), "zero": np.float32(0), "low": np.float32(-1e9)}
+    proto = model(nodes, {"x": ("b", "s", 8)}, constants | {"one": np.int64(1)}, "y peak sums top")
+    return Case(proto, {"x": (B, S, 8)}, SEQUENCES)
+
+
+def joined() -> Case:
+    """What lies behind a length in a Concat, and the last of its places."""
+    nodes = [
+        node("Concat", "x z", "longer", axis=1),
+        node("MatMul", "longer w", "y"),
+        node("Slice", "x last end along", "tail"),
+        node("Concat", "x x2", "both", axis=1),
+        node("Concat", "z x", "after", axis=1),
+    ]
+    constants = {"w": weights(8, 5), "last": integers(-1), "end": integers(1 << 40)}
+    shapes = {"x": ("b", "s", 8), "z": ("b", 1, 8), "x2": ("b", "s", 8)}
+    proto = model(nodes, shapes, constants | {"along": integers(1)}, "y tail both after")
+    return Case(proto, {"x": (B, S, 8), "z": (B, 1, 8), "x2": (B, S, 8)}, SEQUENCES)
+
+
+def patches() -> Case:
+    """As ViT: patches of images, a class token in front of them, positions."""
+    nodes = [
+        node("Conv", "x w bias", "grid", strides=[4, 4]),
+        node("Reshape", "grid flat", "channels"),
+        node("Transpose", "channels", "tokens", perm=[0, 2, 1]),
+        node("Shape", "x", "batch", end=1),
+        node("Concat", "batch one", "shape", axis=0),
+        node("Expand", "token shape", "first"),
+        node("Concat", "first tokens", "whole", axis=1),
+        node("Add", "whole positions", "sum"),
+        node("LayerNormalization", "sum gain shift", "normed"),
+        node("Gather", "normed zero", "y", axis=1),
+    ]
+    constants = {"w": weights(8, 3, 4, 4), "bias": weights(8), "flat": integers(0, 8, 16)}
+    constants |= {"one": integers(1, 8), "token": weights(1, 1, 8), "positions": weights(1, 17, 8)}
+    constants |= {"gain": weights(8), "shift": weights(8), "zero": np.int64(0)}
+    proto = model(nodes, {"x": ("b", 3, 16, 16)}, constants)
+    return Case(proto, {"x": (B, 3, 16, 16)}, BATCHES)
+
+
+def image() -> Case:
+    """Convolutions with borders and strides, pools, up and down again, at widths in steps."""
+    nodes = [
+        node("Conv", "x w1 b1", "c1", pads=[1, 1, 1, 1]),
+        node("Relu", "c1", "r1"),
+        node("MaxPool", "r1", "m1", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", "m1 w2", "c2", pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Resize", "c2 _ scales", "up", mode="nearest"),
+        node("Add", "up m1", "sum"),
+        node("ConvTranspose", "sum wt", "larger", strides=[2, 2]),
+        node("GlobalAveragePool", "sum", "mean"),
+        node("Pad", "larger amounts", "y", mode="reflect"),
+        node("AveragePool", "m1", "pooled", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    ]
+    constants = {"w1": weights(4, 3, 3, 3), "b1": weights(4), "w2": weights(4, 4, 3, 3)}
+    constants |= {"scales": np.array([1, 1, 2, 2], np.float32), "wt": weights(4, 2, 2, 2)}
+    constants |= {"amounts": integers(0, 0, 0, 1, 0, 0, 0, 2)}
+    proto = model(nodes, {"x": ("b", 3, 16, "w")}, constants, "y mean pooled")
+    return Case(proto, {"x": (B, 3, 16, W)}, IMAGES)
+
+
+CASES = (encoder, flat_rows, causal, joined, patches, image)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_one_network_computes_what_that_of_each_length_does(
+    case: Callable[[], Case], tmp_path: Path
+) -> None:
+    assert_lifted(*case(), tmp_path)
