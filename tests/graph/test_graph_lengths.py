@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, numpy_helper
 
+from autotune.graph.lengths.imports import NotLifted
 from autotune.te.extent import Extents, Length
 from tests.graph.lifted import assert_lifted
 from tests.graph.onnx_models import model, node
+from tests.graph.open_graphs import CHANNELS, OpenGraph
 
 B, S = Length("batch", 6), Length("sequence", 20)
 W = Length("width", 5, 8)
@@ -201,3 +203,17 @@ def test_one_network_computes_what_that_of_each_length_does(
     case: Callable[[], Case], tmp_path: Path
 ) -> None:
     assert_lifted(*case(), tmp_path)
+
+
+def test_random_graphs_of_two_open_dimensions(tmp_path: Path) -> None:
+    """Most random graphs have one network, and that computes what those of single sizes do."""
+    lengths = Length("b", 5), Length("s", 14)
+    every = ({"b": 3, "s": 7}, {"b": 1, "s": 1}, {"b": 5, "s": 14}, {"b": 2, "s": 2})
+    n_lifted = 0
+    for seed in range(12):
+        try:
+            assert_lifted(OpenGraph(seed).drawn(6), {"x": (*lengths, CHANNELS)}, every, tmp_path)
+            n_lifted += 1
+        except NotLifted:
+            continue
+    assert n_lifted >= 6

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import TypeAlias
 
+from autotune.graph.passes.cached_products import FEW_ROWS
 from autotune.te.expr import Expr, Var, add, idx, mul
 
 Vector: TypeAlias = tuple[int, ...]
 """An integer at each point."""
-_FIRST_PROBE = 11
+_FEW_PROBES = (11, 13, 7, 5)
 """Below, operators have other forms: a window is larger than its operand."""
 
 
@@ -133,8 +134,9 @@ def points_of(most: Mapping[str, int], near: bool = False) -> Points:
 
 def _prime(most: int, taken: set[int], near: bool) -> int:
     """A prime that is not `taken`, which it is then."""
-    below = range(most - 1, 1, -1) if near else ()
-    found = next(n for n in chain(below, count(_FIRST_PROBE)) if n not in taken and _is_prime(n))
+    below = range(most - 1, 1, -1) if near else _FEW_PROBES if most <= FEW_ROWS else ()
+    larger = count(FEW_ROWS + 1)
+    found = next(n for n in chain(below, larger) if n not in taken and _is_prime(n))
     taken.add(found)
     return found
 

@@ -23,7 +23,7 @@ from autotune.graph.passes.hoisting import broadcast_in
 from autotune.graph.rewriter import Rewriter, Rule
 from autotune.graph.state import CACHE_TYPES
 
-_FEW_ROWS = 16
+FEW_ROWS = 16
 """Rows up to which copying the second operand costs more than it saves."""
 
 
@@ -96,7 +96,7 @@ def _in_place(rw: Rewriter) -> None:
         return
     shape, keys = rw.type.shape, rw.kind(1).shape
     n_rows = math.prod(shape[:-1]) // max(1, math.prod(keys[:-2]))
-    if n_rows > _FEW_ROWS or not _is_kept(rw, turned.inputs[0]):
+    if n_rows > FEW_ROWS or not _is_kept(rw, turned.inputs[0]):
         return
     rw.again(rw.input(0), turned.inputs[0], *rw.node.inputs[2:], trans_b=1)
 
