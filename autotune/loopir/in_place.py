@@ -91,7 +91,7 @@ def _n_stored(body: Body, name: str, path: _Path) -> int:
             case For(var=var, extent=extent, body=inner):
                 inside = replace(path, extents={**path.extents, var: extent})
                 total += _n_stored(inner, name, inside)
-            case If(cond=cond, then=then, orelse=orelse) if loads(cond):
+            case If(cond=cond, then=then, orelse=orelse) if loads(substitute(cond, path.bound)):
                 total += max(_n_stored(branch, name, path) for branch in (then, orelse))
             case If(cond=cond, then=then, orelse=orelse):
                 total += _n_stored(then, name, path.under(cond))
