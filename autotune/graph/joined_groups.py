@@ -11,12 +11,12 @@ decides which alternative is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.graph.ir import Graph
 from autotune.graph.partition import Group
-from autotune.graph.subgraph import Definitions, Subgraph
+from autotune.graph.subgraph import Subgraph
 from autotune.te.chains import row_chain
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Var
@@ -34,16 +34,21 @@ class JoinedGroups:
 
 
 def joined_groups(
-    graph: Graph, groups: Sequence[Group], definitions: Definitions
+    graph: Graph, groups: Sequence[Group], define: Callable[[Group], Subgraph | None]
 ) -> Iterator[JoinedGroups]:
-    """Every run of groups that can be fused; no group is in two of them."""
+    """Every run of groups that can be fused; no group is in two of them.
+
+    `define`: the subgraph of a group; None where it has none.
+    """
     source = _sources(graph, groups)
     taken: set[int] = set()
     chains: dict[int, bool] = {}  # by definition: runs that differ only in names share one
     for n in source:
         for parts in _runs(source, n):
             if taken.isdisjoint(parts) and not any(_is_grouped(groups[k]) for k in parts):
-                whole = definitions.of(Group([x for k in parts for x in groups[k].nodes]))
+                whole = define(Group([x for k in parts for x in groups[k].nodes]))
+                if whole is None:
+                    continue
                 if id(whole.dag) not in chains:
                     chains[id(whole.dag)] = _is_chain(whole.dag)
                 if chains[id(whole.dag)]:

@@ -27,7 +27,7 @@ from autotune.graph.channels_first import channels_first_groups
 from autotune.graph.constant_values import Constants
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
-from autotune.graph.joined_groups import joined_groups
+from autotune.graph.joined_groups import JoinedGroups, joined_groups
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
 from autotune.graph.passes.pipeline import GraphPass, prepare, prepared
@@ -368,7 +368,7 @@ def stored_network(graph: Graph, stored: Graph, name: str, digest: str) -> Netwo
     )
     definitions = Definitions(with_copies)
     subgraphs = [definitions.of(group) for group in groups]
-    joined = list(joined_groups(with_copies, groups, definitions))
+    joined = list(joined_groups(with_copies, groups, definitions.of))
     taken = {n for j in joined for n in j.parts}
     sparse = sparse_subgraphs({n: s for n, s in enumerate(subgraphs) if n not in taken})
     taken |= sparse.keys()
@@ -389,11 +389,14 @@ def stored_network(graph: Graph, stored: Graph, name: str, digest: str) -> Netwo
     )
 
 
-def assembled(subgraphs: Sequence[Subgraph], values: dict[str, Activation]) -> Network:
+def assembled(
+    subgraphs: Sequence[Subgraph], joined: Sequence[JoinedGroups], values: dict[str, Activation]
+) -> Network:
     """A network without a name and ports: calls of subgraphs, in order."""
-    tasks = _tasks(subgraphs)
+    tasks = _tasks([*subgraphs, *(j.whole for j in joined)])
     calls = tuple(_call(s, tasks) for s in subgraphs)
-    return Network("", (), (), values, calls, tasks, "")
+    chains = tuple(Chain(_call(j.whole, tasks), j.parts) for j in joined)
+    return Network("", (), (), values, calls, tasks, "", chains)
 
 
 def _tasks(subgraphs: Sequence[Subgraph]) -> dict[str, ComputeDAG]:

@@ -47,10 +47,14 @@ class Definition:
 
     def collapsed(self, dag: ComputeDAG) -> Subgraph:
         """The task of `dag`, which computes the same."""
-        task = follow_sources(collapse(dag))
+        return self.of(follow_sources(collapse(dag)))
+
+    def of(self, task: ComputeDAG) -> Subgraph:
+        """The subgraph with a task whose inputs have the names of this definition."""
         shapes = {p.name: p.tensor.shape for p in task.placeholders}
-        constants = {n: a.reshape(shapes[n]) for n, a in self.constants.items()}
-        return Subgraph(task, self.inputs, constants, self.output, self.label, self.narrowable)
+        constants = {n: a.reshape(shapes[n]) for n, a in self.constants.items() if n in shapes}
+        inputs = {n: name for n, name in self.inputs.items() if n in shapes}
+        return Subgraph(task, inputs, constants, self.output, self.label, self.narrowable)
 
 
 Arrange: TypeAlias = Callable[[ComputeDAG, Mapping[str, str]], ComputeDAG]

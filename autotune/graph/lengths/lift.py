@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from autotune.errors import ModelError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Graph, Node, TensorType
+from autotune.graph.joined_groups import joined_groups
 from autotune.graph.lengths.definitions import GroupDefinitions, Lifted
 from autotune.graph.lengths.imports import (
     HINT,
@@ -31,7 +33,8 @@ from autotune.graph.network import Network, Port, as_stated, assembled, named
 from autotune.graph.operators.state import APPEND
 from autotune.graph.partition import Group, partition
 from autotune.graph.storage import Activation, plan_storage
-from autotune.graph.subgraph import Subgraph, group_definition
+from autotune.graph.subgraph import Definition, Subgraph, form_of, group_definition
+from autotune.te.dag import ComputeDAG
 from autotune.te.expr import INDEX
 from autotune.te.extent import Extents, Length
 
@@ -92,6 +95,8 @@ class _Lifter:
     dims: Mapping[str, Extents]
     layouts: dict[str, LengthLayout] = field(default_factory=dict)
     """Of the tensors at the most that are known so far."""
+    known: dict[object, tuple[Lifted, ComputeDAG]] = field(default_factory=dict)
+    """Definitions, and the tasks that they are, by what groups have in common."""
 
     def __post_init__(self) -> None:
         self.graphs = [i.stored for i in self.imports]
@@ -106,26 +111,22 @@ class _Lifter:
             self.layouts[name] = layout_of(self._input_dims(name))
         values, groups = plan_storage(self.first, partition(self.first), self._computed())
         copies = _Copies(self, groups)
-        subgraphs, used_by = [], []
-        for group in groups:
-            subgraph, used = self._subgraph(group, copies)
-            subgraphs.append(subgraph)
-            used_by.append(used)
-        lengths = {name: _unused(f"length.{name}", values) for name in self.points.most}
-        calls = [
-            replace(s, inputs=s.inputs | {p: lengths[n] for p, n in used.items()})
-            for s, used in zip(subgraphs, used_by, strict=True)
-        ]
-        values |= {v: Activation(v, (1,), INDEX, (1,)) for v in lengths.values()}
+        self.ports = {name: _unused(f"length.{name}", values) for name in self.points.most}
+        subgraphs = [self._subgraph(group, copies) for group in groups]
+        joined = list(joined_groups(self.first, groups, partial(self._alternative, copies)))
+        numbers = self.ports.values()
+        values |= {v: Activation(v, (1,), INDEX, (1,)) for v in numbers}
+        network = assembled(subgraphs, joined, values)
         limits = index_limits(self.first)
         graph = self.imports[0].graph
-        network = assembled(calls, values)
-        hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in lengths.items())
+        hidden = tuple(
+            Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in self.ports.items()
+        )
         return replace(
             network,
             inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
             outputs=tuple(self._port(n, graph, {}) for n in graph.outputs),
-            lengths=lengths,
+            lengths=self.ports,
         )
 
     # --- pairs of nodes ---
@@ -261,27 +262,55 @@ class _Lifter:
 
     # --- groups ---
 
-    def _subgraph(self, group: Group, copies: _Copies) -> tuple[Subgraph, Mapping[str, str]]:
-        parts = [group_definition(*copies.at(n, group)) for n in range(len(self.graphs))]
-        first = parts[0]
+    def _subgraph(self, group: Group, copies: _Copies) -> Subgraph:
+        """The call of a group, with the numbers that its task follows."""
+        pairs = [copies.at(n, group) for n in range(len(self.graphs))]
+        first = group_definition(*pairs[0])
+        layouts = {own: copies.layout(name) for own, name in first.inputs.items()}
+        key = self._key(pairs, layouts)
+        if key is None or key not in self.known:
+            lifted = self._lifted(group, pairs, first, layouts)
+            self.known[key] = lifted, first.collapsed(lifted.dag).dag
+        lifted, task = self.known[key]
+        self._note(group, lifted)
+        found = first.of(task)
+        numbers = {own: self.ports[name] for own, name in lifted.numbers.items()}
+        return replace(found, inputs=found.inputs | numbers)
+
+    def _alternative(self, copies: _Copies, group: Group) -> Subgraph | None:
+        """The call of several groups in one, if it can follow the numbers."""
+        try:
+            return self._subgraph(group, copies)
+        except NotLifted:
+            return None
+
+    def _key(
+        self, pairs: Sequence[tuple[Graph, Group]], layouts: Mapping[str, LengthLayout]
+    ) -> object:
+        """Equal for groups that are defined alike; None where constants follow a number."""
+        operands = (group.external_inputs() for _, group in pairs)
+        for names in zip(*operands, strict=True):
+            arrays = [g.constants.get(name) for (g, _), name in zip(pairs, names, strict=True)]
+            if any(a is not arrays[0] for a in arrays):
+                return None
+        return tuple(form_of(*pair)[0] for pair in pairs), tuple(layouts.items())
+
+    def _lifted(
+        self,
+        group: Group,
+        pairs: Sequence[tuple[Graph, Group]],
+        first: Definition,
+        layouts: Mapping[str, LengthLayout],
+    ) -> Lifted:
+        parts = [first, *(group_definition(*pair) for pair in pairs[1:])]
         if any(p.inputs.keys() != first.inputs.keys() for p in parts):
             raise self._refused(group.nodes[-1], "it reads other tensors at other lengths")
-        layouts = {own: copies.layout(name) for own, name in first.inputs.items()}
-        definitions = GroupDefinitions(
-            self.points, self.atoms, [p.dag for p in parts], layouts, [p.constants for p in parts]
-        )
+        dags, constants = [p.dag for p in parts], [p.constants for p in parts]
+        definitions = GroupDefinitions(self.points, self.atoms, dags, layouts, constants)
         try:
-            lifted = definitions.lifted()
+            return definitions.lifted()
         except NotFollowed as error:
             raise self._refused(group.anchor or group.nodes[-1], str(error)) from error
-        self._note(group, lifted)
-        read = {p.name for p in lifted.dag.placeholders}
-        made = replace(
-            first,
-            inputs={own: name for own, name in first.inputs.items() if own in read},
-            constants={own: a for own, a in first.constants.items() if own in read},
-        )
-        return made.collapsed(lifted.dag), lifted.numbers
 
     def _note(self, group: Group, lifted: Lifted) -> None:
         shape = self._shape(group.output) if self._is_paired(group.output) else None
