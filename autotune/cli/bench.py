@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli.arrays import Arrays, largest_inputs, read_inputs
+from autotune.cli.bench_text import (
+    callers_text,
+    parted_text,
+    profile_text,
+    result_text,
+    tokens_text,
+    verdict_text,
+)
 from autotune.cli.console import (
-    columns,
     common_options,
     counting,
     put,
@@ -39,14 +47,12 @@ from autotune.config import AUTO
 from autotune.errors import TooSlow, UsageError
 from autotune.file_kinds import BENCH
 from autotune.files import require_place
-from autotune.units import counted, format_duration, format_seconds, format_shapes
+from autotune.units import format_duration, format_shapes
 
 if TYPE_CHECKING:
     from autotune.network.bench.bench import BenchResult
     from autotune.network.bench.callers import CallersResult
-    from autotune.network.bench.gate import GateVerdict
-    from autotune.network.bench.profile import NetworkProfile, TaskTime
-    from autotune.network.bench.tokens import TokensResult
+    from autotune.network.bench.profile import NetworkProfile
     from autotune.network.runtime.runtime import Model
 
 BASELINES = ("onnxruntime", "openvino", "openvino:default")
@@ -139,7 +145,8 @@ def command(
     With --tokens, a session of a model with a state takes prompts and single tokens; ONNX Runtime
     feeds its outputs back, and onnxruntime-genai runs the folder that the model is in.
 
-    A model that was compiled for several shapes is measured at each of them.
+    A model that was compiled for several shapes is measured at each of them, one with lengths at
+    its most, or as --dim, --like or --input say.
     """
     from autotune.api.compile.benching import bench, number_of_variant, origin_of
     from autotune.api.compile.gating import provenance, save_bench
@@ -174,16 +181,17 @@ def command(
     if tokens is not None:
         _bench_tokens(compiled, tokens, names, model, time_s, style)
         return
-    inputs, variants = None, compiled.variants
-    if files:
-        inputs = read_inputs(largest_inputs(compiled), files)
+    inputs = read_inputs(largest_inputs(compiled), files) if files else None
+    whole, compiled = compiled, _of_one_size(compiled, inputs, {} if is_model else options)
+    variants = compiled.variants
+    if inputs is not None:
         variants = (compiled.variants[number_of_variant(compiled, inputs)],)
     if compare is not None:
         _compare(compiled, compare, fail_above, time_s, inputs, style)
         return
     results: list[BenchResult | CallersResult | NetworkProfile] = []
     for variant in variants:
-        if len(compiled.variants) > 1 and style == "text":
+        if (len(compiled.variants) > 1 or compiled is not whole) and style == "text":
             put(f"{format_shapes({end.name: end.shape for end in variant.input_info})}:")
         with stage(f"measuring for {format_duration(time_s)} a side"):
             if per_task:
@@ -260,14 +268,17 @@ def _model(
     from autotune.api.request import CompileRequest
 
     if not is_model:
-        usual = {field.name: field.default for field in fields(CompileRequest)}
-        if given := [n for n, value in options.items() if value and value != usual.get(n)]:
-            raise UsageError(
-                f"{source} is compiled: its {given[0]} cannot change", "give the ONNX model instead"
-            )
         from autotune.network.runtime.loading import load
 
-        return load(source, threads)
+        model = load(source, threads)
+        usual = {field.name: field.default for field in fields(CompileRequest)}
+        open_ = ("dims", "like") if model.lengths else ()
+        given = [n for n, value in options.items() if value and value != usual.get(n)]
+        if fixed := [name for name in given if name not in open_]:
+            raise UsageError(
+                f"{source} is compiled: its {fixed[0]} cannot change", "give the ONNX model instead"
+            )
+        return model
     from autotune.api.compile.compiling import compile_plan, plan
     from autotune.network.runtime.loading import proved_model
 
@@ -276,6 +287,29 @@ def _model(
     if done.report is not None:
         say(str(done.report))
     return proved_model(done.artifact, threads)
+
+
+def _of_one_size(compiled: Model, inputs: Arrays | None, options: dict[str, Any]) -> Model:
+    """A model with lengths at the size that is asked for; others as they are."""
+    from autotune.api.compile.benching import of_one_size
+
+    if not compiled.lengths:
+        return compiled
+    dims, like = options.get("dims") or {}, options.get("like") or {}
+    if like and (dims or inputs is not None):
+        raise UsageError("--like gives all sizes", "leave --dim and --input out")
+    if like:
+        ports = compiled.input_info
+        arrays = {name or ports[0].name: array for name, array in like.items()}
+        return compiled.at({name: array.shape for name, array in arrays.items()})
+    return of_one_size(compiled, inputs, {name: _one(name, given) for name, given in dims.items()})
+
+
+def _one(name: str, extents: Any) -> int:
+    """The single extent of a dimension."""
+    if not isinstance(extents, Mapping) or len(extents) != 1:
+        raise UsageError(f"--dim {name} is one size here", f"write it like --dim {name}=17")
+    return int(next(iter(extents)))
 
 
 def _compare(
@@ -320,15 +354,6 @@ def _compare(
         )
 
 
-def verdict_text(found: GateVerdict, base: str) -> str:
-    """`1.012 (0.998 to 1.023) times as long as base.json, 20 rounds: passes at 1.05`."""
-    at = "" if found.limit is None else f" at {found.limit:g}"
-    says = f"{found.outcome}{at}"
-    if found.outcome == "undecided" and not at:
-        says = "no difference that is sure"
-    return f"{found} times as long as {base}, {counted(found.n_rounds, 'round')}: {says}"
-
-
 def _memory(compiled: Model) -> dict[str, int]:
     """Bytes: of the model with its weights and working memory, and the most of this process."""
     import resource
@@ -360,80 +385,6 @@ def _put_text(result: BenchResult | CallersResult | NetworkProfile, style: str) 
         put(text)
 
 
-_LEAST = ("std", "min", "max", "mean", "threads", "p99", "error", "per second", "runs")
-"""Columns that a narrow terminal does without, by rising worth."""
-
-
-def result_text(result: BenchResult) -> str:
-    """A row per side, and below it how many times as long ours takes as the best of the others."""
-    times = ("min", "median", "mean", "p95", "p99", "max", "std", "per second", "runs", "threads")
-    versus = ("ratio", "error") if result.baselines else ()
-    head = ("", *times, *versus)
-    rows = [("autotune", *_times(result.autotune.to_json()), *("" for _ in versus))]
-    for name, timing in result.baselines.items():
-        compared = (f"{result.ratios[name]:.3f}", f"{timing.max_error or 0.0:.1e}")
-        rows.append((name, *_times(timing.to_json()), *compared))
-    lines = [columns(head, rows, head[1:], least=_LEAST)]
-    if result.ratio is not None:
-        best = f" to {result.best}, the fastest other" if len(result.baselines) > 1 else ""
-        lines.append(f"ratio of medians{best}: {result.ratio:.3f} (below 1: autotune is faster)")
-    if result.round_trip_s is not None:
-        trip = format_seconds(result.round_trip_s)
-        lines.append(f"round trip of a cache line between two threads: {trip}")
-    return "\n".join(lines)
-
-
-def _times(timing: dict[str, Any]) -> tuple[str, ...]:
-    names = ("min_s", "median_s", "mean_s", "p95_s", "p99_s", "max_s", "std_s")
-    times = (format_seconds(timing[name] or 1e-12) for name in names)
-    return (
-        *times,
-        f"{timing['inferences_per_s']:.1f}",
-        str(timing["runs"]),
-        str(timing["threads"]),
-    )
-
-
-def tokens_text(result: TokensResult) -> str:
-    """A row per side: seconds of a prompt and of a single token, and tokens per second."""
-    head = ("", "prompt", "prompt tokens/s", "token", "tokens/s", "rounds", "threads")
-    versus = ("prompt ratio", "token ratio") if result.baselines else ()
-    rows = []
-    for name, timing in {"autotune": result.autotune, **result.baselines}.items():
-        data: dict[str, Any] = timing.to_json()
-        ratios = [r.get(name) for r in (result.prompt_ratios, result.ratios)]
-        compared = tuple("" if r is None else f"{r:.3f}" for r in ratios)
-        prompt, token = (format_seconds(data[f"{kind}_s"]) for kind in ("prompt", "token"))
-        each = (f"{data[f'{kind}tokens_per_s']:.1f}" for kind in ("prompt_", ""))
-        row = (name, prompt, next(each), token, next(each), str(data["rounds"]))
-        rows.append((*row, str(data["threads"]), *compared[: len(versus)]))
-    lines = [columns((*head, *versus), rows, (*head[1:], *versus))]
-    lines.append(f"prompts of {result.autotune.n_prompt} tokens")
-    return "\n".join(lines)
-
-
-def callers_text(result: CallersResult) -> str:
-    """A row per side: inferences per second of all callers, and latencies of single inferences."""
-    times = ("mean", "p50", "p95", "p99", "max")
-    versus = ("ratio", "error") if result.baselines else ()
-    head = ("", "per second", *times, "runs", "threads", *versus)
-    rows = []
-    for name, timing in {"autotune": result.autotune, **result.baselines}.items():
-        data: dict[str, Any] = timing.to_json()
-        row = (name, f"{timing.per_s:.1f}", *(format_seconds(data[f"{t}_s"]) for t in times))
-        ratio = f"{result.ratios[name]:.3f}" if name in result.ratios else ""
-        error = f"{timing.max_error:.1e}" if timing.max_error is not None else ""
-        rows.append((*row, str(data["runs"]), str(data["threads"]), *(ratio, error)[: len(versus)]))
-    n_callers = result.autotune.n_callers
-    lines = [columns(head, rows, head[1:], least=_LEAST), f"callers: {n_callers}"]
-    if result.ratio is not None:
-        lines.append(
-            f"ratio of seconds per inference to {result.best}: {result.ratio:.3f} "
-            "(below 1: autotune computes more)"
-        )
-    return "\n".join(lines)
-
-
 def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkProfile:
     from autotune.api.compile.benching import tuned_alone
     from autotune.measure.noise import read_usage
@@ -447,61 +398,3 @@ def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkPr
         counts = ", ".join(map(str, sorted({t.n_threads for t in tuned.values()})))
         say_note(f"latencies alone are left out: they are for another number of threads ({counts})")
     return profile
-
-
-def parted_text(profile: NetworkProfile) -> str:
-    """Why there is no table of a profile whose tasks do not add up."""
-    times = (format_seconds(seconds) for seconds in (profile.tasks_s, profile.inference_s))
-    return "no table of tasks, for they add up to {} of an inference of {}".format(*times)
-
-
-def profile_text(profile: NetworkProfile) -> str:
-    """A row per task by falling time, their sum, and the whole inference; that alone where they do
-    not add up."""
-    from autotune.network.bench.profile import SLOW_RATIO
-
-    whole = (
-        f"inference: {format_seconds(profile.inference_s)} without profiling "
-        f"(runs: {profile.n_runs}, threads: {profile.n_threads})"
-    )
-    if not profile.adds_up:
-        return whole
-    head = ("id", "key", "calls", "time", "share", "alone", "ratio", "", "subgraph")
-    tasks = sorted(profile.tasks, key=lambda t: -t.time_s)
-    rows = [_task_row(t, profile.tasks_s) for t in tasks]
-    n_calls = sum(t.n_calls for t in tasks)
-    total, alone = format_seconds(profile.tasks_s), format_seconds(profile.alone_s)
-    ratio = _ratio(profile.tasks_s / profile.alone_s if profile.alone_s else None)
-    rows.append(
-        ("Σ", "", str(n_calls), total, "100.0 %", alone, ratio, "", counted(len(tasks), "task"))
-    )
-    between = profile.inference_s - profile.tasks_s
-    lines = [
-        columns(head, rows, right=("id", *head[2:7]), least=("key", "share", "calls", "alone")),
-        f"{whole}, outside of the tasks: {_signed(between)}",
-    ]
-    if any(t.is_slow for t in tasks):
-        lines.append(f"*: takes more than {SLOW_RATIO} times as long in the network as alone")
-    return "\n".join(lines)
-
-
-def _task_row(task: TaskTime, tasks_s: float) -> tuple[str, ...]:
-    return (
-        str(task.id),
-        task.key,
-        str(task.n_calls),
-        format_seconds(task.time_s),
-        f"{100 * task.time_s / tasks_s if tasks_s else 0.0:.1f} %",
-        format_seconds(task.alone_s),
-        _ratio(task.ratio),
-        "*" if task.is_slow else "",
-        task.label,
-    )
-
-
-def _ratio(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}"
-
-
-def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else ''}{format_seconds(abs(seconds))}"

@@ -86,8 +86,13 @@ def sized_network(batch: Extent, rows: Length) -> Network:
 
 
 def sized_artifact(*sizes: tuple[Extent, Length]) -> Artifact:
-    """The network of each batch and rows, compiled with default schedules for two threads."""
-    made, target = unified(sized_network(*each) for each in sizes), host_target()
+    """The network of each batch and rows."""
+    return compiled(*(sized_network(*each) for each in sizes))
+
+
+def compiled(*networks: Network) -> Artifact:
+    """Networks, compiled with default schedules for two threads."""
+    made, target = unified(networks), host_target()
     steps = {key: default_steps(dag, target, 2) for key, dag in tasks_of(made).items()}
     return compile_variants(made, steps, target, 2)
 

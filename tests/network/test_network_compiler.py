@@ -17,8 +17,9 @@ from autotune.graph.network import Network, TaskCall, build_network
 from autotune.loopir.lower import lower
 from autotune.network import load
 from autotune.network.artifact.artifact import Artifact
-from autotune.network.check.check import check_network, evaluate_network
+from autotune.network.check.check import check_network
 from autotune.network.check.differences import max_error
+from autotune.network.check.evaluation import evaluate_network
 from autotune.network.compile import compiler, outlines
 from autotune.network.compile.compiler import compile_network
 from autotune.network.runtime.runtime import Model, random_inputs

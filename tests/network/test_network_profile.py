@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.cli.bench import profile_text
+from autotune.cli.bench_text import profile_text
 from autotune.network.artifact.artifact import KernelInfo, Tuned
 from autotune.network.bench.profile import (
     NetworkProfile,

@@ -16,6 +16,7 @@ from autotune.graph.reader.onnx_reader import model_hash, prepare_model
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.measure.noise import read_usage
 from autotune.network.artifact.artifact import Tuned
+from autotune.network.artifact.numbers import numbers_of_dims
 from autotune.network.bench import bench as network_bench
 from autotune.network.bench import tokens as network_tokens
 from autotune.network.bench.bench import BenchResult
@@ -46,6 +47,7 @@ def bench(
     time_s: float = 2.0,
     callers: None = None,
     inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | None = None,
 ) -> BenchResult: ...
 
 
@@ -58,6 +60,7 @@ def bench(
     *,
     callers: int,
     inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | None = None,
 ) -> CallersResult: ...
 
 
@@ -68,6 +71,7 @@ def bench(
     time_s: float = 2.0,
     callers: int | None = None,
     inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | None = None,
 ) -> BenchResult | CallersResult:
     """Time `compiled`: of `load` or `compile`, or the path of an artifact; at least `time_s`
     seconds per side.
@@ -75,10 +79,11 @@ def bench(
     `against`: names of `runtime.baselines.BASELINES` (a string has commas between them), which run
     the ONNX file that was compiled, or `model`, with as many threads, in turns. `callers`: as many
     Python threads call each side at once, and inferences per second are counted. `inputs`: arrays
-    by name, else random ones. Raises UsageError for other names or numbers, MissingDependency
-    where one is not installed.
+    by name, else random ones. `dims`: of a model with lengths, extents by name, else its most or
+    those of `inputs`. Raises UsageError for other names or numbers, MissingDependency where one is
+    not installed.
     """
-    ours = _model(compiled)
+    ours = of_one_size(_model(compiled), inputs, dims)
     if inputs is not None:
         require_inputs(ours.input_info, inputs)
     names = _baseline_names(against)
@@ -102,6 +107,25 @@ def bench(
                 sides |= baselines_of_callers(name, source, ours.n_threads, callers)
         given = {name: [_with(fixed, run) for run in runs] for name, runs in sides.items()}
         return _timed(ours, given, source, time_s, callers, inputs)
+
+
+def of_one_size(
+    model: Model, inputs: Mapping[str, Any] | None = None, dims: Mapping[str, int] | None = None
+) -> Model:
+    """A model with lengths at those of `inputs`, else at `dims` and the most of others.
+
+    Other models are as they are. Raises UsageError where there is no such size.
+    """
+    if not model.lengths:
+        if dims:
+            raise UsageError(f"'{model.artifact.name}' has no lengths", "leave `dims` out")
+        return model
+    if inputs is None:
+        ports = model.input_info
+        return model.sized(numbers_of_dims(ports, dims or {}, model.lengths))
+    if dims:
+        raise UsageError("inputs have a size of their own", "leave `dims` out")
+    return model.variant(inputs)
 
 
 def bench_tokens(

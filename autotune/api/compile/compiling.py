@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
 from autotune.api.bindings import Variant, bind, variants_of
 from autotune.api.compile.batch_buckets import check_split, split_of
 from autotune.api.compile.fallback import Sources, cut_times
@@ -46,8 +44,8 @@ from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact, BatchSplit, Tuned
 from autotune.network.artifact.hybrid import hybrid_artifact
 from autotune.network.check.accuracy import Report, joint_report
-from autotune.network.check.check import check_model
 from autotune.network.check.experience import Experience
+from autotune.network.check.size_check import check_any, fits
 from autotune.network.check.state_check import check_state
 from autotune.network.compile.compiler import compile_variants
 from autotune.network.runtime.loading import model_of
@@ -397,9 +395,9 @@ def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan)
     experience = Experience(plan.store, artifact.model_hash)
     with _runs(plan) as running, plan.progress("checking the outputs"):
         for one, network, original in zip(artifact.variants, networks, originals, strict=True):
-            fitting = [arrays for arrays in own if _fits(one, arrays)]
+            fitting = [arrays for arrays in own if fits(one, arrays)]
             model = running(one)
-            reports.append(check_model(model, network, original, fitting, experience=experience))
+            reports.append(check_any(model, network, original, fitting, experience=experience))
     composed = [check_split(artifact, plan)] if artifact.split is not None else []
     report = joint_report([*reports, *composed])
     for line in report.notes:
@@ -444,7 +442,3 @@ def _runs(plan: CompilePlan) -> Iterator[Callable[[Artifact], Model]]:
     program = measuring_program(plan.target, plan.store)
     with connected(plan.request.runner, program) as connection:
         yield lambda artifact: FarModel(connection, artifact)
-
-
-def _fits(artifact: Artifact, given: Mapping[str, NDArray[Any]]) -> bool:
-    return all(end.name in given and given[end.name].shape == end.shape for end in artifact.inputs)

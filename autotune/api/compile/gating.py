@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from autotune.api.compile.benching import number_of_variant
 from autotune.api.info import machine_versions
 from autotune.codec import Misfit, from_json, to_json, within
 from autotune.conditions import Conditions, read_conditions
-from autotune.errors import ArtifactError, LogMismatch
+from autotune.errors import ArtifactError, LogMismatch, UsageError
 from autotune.files import open_input, replacing
 from autotune.network.bench.gate import (
     GateVerdict,
@@ -127,7 +128,7 @@ def compare_bench(
     before = _artifact_of(saved, base) if saved else base
     if saved is not None:
         _require_same_machine(saved, model, base)
-    earlier = load(before, model.n_threads) if before else None
+    earlier = _as(load(before, model.n_threads), model) if before else None
     shapes = tuple(map(_shapes, earlier.variants)) if earlier else saved.inputs if saved else ()
     if shapes != tuple(map(_shapes, model.variants)):
         raise LogMismatch(
@@ -194,6 +195,15 @@ def _fed(model: Model, given: Arrays | None) -> Iterator[tuple[int, Model, Array
     for n in numbers:
         variant = model.variants[n]
         yield n, variant, random_inputs(variant.input_info, 0) if given is None else given
+
+
+def _as(earlier: Model, model: Model) -> Model:
+    """`earlier` at the size of `model`, where it has lengths and that is one of them."""
+    if not earlier.lengths:
+        return earlier
+    with suppress(UsageError):
+        return earlier.at(_shapes(model))
+    return earlier
 
 
 def _shapes(model: Model) -> dict[str, tuple[int, ...]]:

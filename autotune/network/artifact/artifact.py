@@ -239,6 +239,13 @@ class Artifact:
         hidden = set(self.lengths.values())
         return tuple(end for end in self.inputs if end.name not in hidden)
 
+    def at(self, numbers: Mapping[str, int]) -> Artifact:
+        """The artifact as one for these numbers, whose ports are `own_inputs` alone."""
+        inputs, outputs = (
+            tuple(end.at(numbers) for end in ends) for ends in (self.own_inputs, self.outputs)
+        )
+        return replace(self, inputs=inputs, outputs=outputs, lengths={}, others=())
+
     @property
     def mosts(self) -> dict[str, int]:
         """The largest number of each length."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autotune.errors import UsageError
+from autotune.names import require_known
 from autotune.network.artifact.artifact import Endpoint
 from autotune.te.extent import Length
-
-_LONGER = "compile the model for more with `dims`"
+from autotune.wording import arguments
 
 
 def numbers_of(ports: Sequence[Endpoint], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -47,6 +47,31 @@ def require_numbers(mosts: Mapping[str, int], numbers: Mapping[str, int]) -> Non
             raise UsageError(f"there is {what}", f"give {known or 'none'}")
 
 
+def numbers_of_dims(
+    ports: Sequence[Endpoint], dims: Mapping[str, int], mosts: Mapping[str, int]
+) -> dict[str, int]:
+    """The numbers for extents of dimensions by name; `mosts` of those that are not named.
+
+    A dimension has the name of the number that it follows, as ports have it. Raises UsageError for
+    other names and for an extent that no number gives.
+    """
+    require_known("length", dims, mosts)
+    found = dict(mosts)
+    for name, extent in dims.items():
+        places = [
+            (abs(e.offset), e.factor, p.name, port_axis)
+            for p in ports
+            for port_axis, e in enumerate(p.extents)
+            if isinstance(e, Length) and e.name == name
+        ]
+        *_, first, axis = min(places)
+        port = next(p for p in ports if p.name == first)
+        length = port.extents[axis]
+        assert isinstance(length, Length)
+        found[name] = _number(port, axis, extent, length)
+    return found
+
+
 def extents_text(port: Endpoint) -> str:
     """`1, sequence, 768`: the dimensions of a port."""
     return ", ".join(map(str, port.extents or port.shape))
@@ -59,7 +84,10 @@ def _number(port: Endpoint, axis: int, given: int, length: Length) -> int:
         return n
     where = f"input '{port.name}' has {given} in dimension {axis} ({length})"
     if given > length.longest:
-        raise UsageError(f"{where}, at most {length.longest} are possible", _LONGER)
+        more = arguments(dims={length.name: f"..{given}"})
+        raise UsageError(
+            f"{where}, at most {length.longest} are possible", f"compile the model for more: {more}"
+        )
     least = length.at(1)
     if given < least:
         raise UsageError(f"{where}, at least {least} are needed", "give more, or do not call it")

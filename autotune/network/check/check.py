@@ -15,16 +15,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from autotune.dtypes import PORT_TYPES, is_float
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
-from autotune.graph.network import Network, Port
+from autotune.graph.network import Network
 from autotune.graph.shape_inputs import inputs_bound_by_value
 from autotune.network.artifact.hybrid import HybridArtifact
 from autotune.network.check.accuracy import GIVEN, Report, Tally, worst_of
@@ -36,6 +35,7 @@ from autotune.network.check.differences import (
     scale_of,
     tolerance,
 )
+from autotune.network.check.evaluation import evaluate_network
 from autotune.network.check.experience import Experience, Spread
 from autotune.network.check.experiments import (
     INEXACT,
@@ -52,12 +52,9 @@ from autotune.network.check.oracles import Oracle, Oracles, Original, by_onnxrun
 from autotune.network.check.quantised_outputs import is_quantised, is_within_a_step, output_steps
 from autotune.network.check.standard import Judgement, by_definition
 from autotune.network.check.undefined_outputs import draws, undefined_outputs
-from autotune.network.compile.memory import StoragePlace, place_of
 from autotune.network.runtime.hybrid_runtime import HybridModel
 from autotune.network.runtime.onnxruntime_package import ONNXRUNTIME
 from autotune.network.runtime.runtime import Model, random_inputs
-from autotune.te.evaluate import evaluate
-from autotune.te.strides import spanned
 from autotune.wording import VALUE, arguments
 
 _STEPS_FACTOR = 3.0
@@ -81,18 +78,19 @@ def check_model(
     given: Mapping[str, Array] | Sequence[Mapping[str, Array]] | None = None,
     seed: int = 0,
     experience: Experience | None = None,
+    n_kinds: int | None = None,
 ) -> Report:
     """Compare `model` with the file that it was compiled from.
 
     `network`: its source, for where no other oracle can run the file. `given`:
     inputs of the user, in addition, of one inference or of several. `experience`: of this model at
-    other shapes. Raises WrongNumbers.
+    other shapes. `n_kinds`: of other inputs, all by default. Raises WrongNumbers.
     """
     oracles = Oracles(original, model.n_threads, partial(_evaluated, model, network))
     own = [dict(given)] if isinstance(given, Mapping) else list(given or ())
     kinds = (
         *((GIVEN, x) for x in own),
-        *check_inputs(model.input_info, original.proto.graph, seed),
+        *islice(check_inputs(model.input_info, original.proto.graph, seed), n_kinds),
     )
     findings = _Findings(model, network, oracles, bool(own), experience or Experience())
     for kind, inputs in kinds:
@@ -464,41 +462,6 @@ def check_network(model: Model, network: Network, seed: int = 0) -> float:
     """Error against `evaluate_network`; slow for large models. Raises WrongNumbers."""
     inputs = random_inputs(model.input_info, seed)
     return _require(model.run(inputs), evaluate_network(network, inputs))
-
-
-def evaluate_network(network: Network, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Outputs by plain NumPy: every call's DAG evaluated on strided views of the storages."""
-    storages: dict[str, Array] = {}
-
-    def view(name: str) -> Array:
-        return _view(storages, network, place_of(network.values, name))
-
-    for port in network.inputs:
-        target = view(port.value)
-        target[...] = inputs[port.name].reshape(target.shape)
-    for call in network.calls:
-        arrays = {p: view(value) for p, value in call.inputs.items()} | dict(call.constants)
-        results = evaluate(network.tasks[call.task], arrays)
-        for name, value in call.outputs.items():
-            target = view(value)
-            target[...] = results[name].reshape(target.shape)
-    return {p.name: _user(view(p.value), p) for p in network.outputs}
-
-
-def _view(storages: dict[str, Array], network: Network, place: StoragePlace) -> Array:
-    if place.root not in storages:
-        root = network.values[place.root]
-        # NaN marks storage that no kernel wrote
-        unset = np.nan if is_float(root.dtype) else 0
-        storages[place.root] = np.full(spanned(root.shape, root.strides), unset, root.dtype)
-    flat = storages[place.root]
-    strides = [s * flat.itemsize for s in place.strides]
-    return as_strided(flat[place.offset :], place.shape, strides)
-
-
-def _user(array: Array, port: Port) -> Array:
-    with np.errstate(over="ignore"):
-        return np.array(array).reshape(port.shape).astype(PORT_TYPES[port.dtype].numpy)
 
 
 def _require(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> float:

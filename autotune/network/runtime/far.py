@@ -9,6 +9,7 @@ One thread of that process computes; nothing is timed.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,9 +19,10 @@ from autotune.errors import UsageError
 from autotune.measure.executor import SharedBlock
 from autotune.measure.program import Connection, FarBlock, FarCode, ProgramEnded
 from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.artifact.numbers import require_numbers
 from autotune.network.artifact.table import ARENA, CONSTANTS, RUN, entry_name
 from autotune.network.runtime.arguments import Inputs, Outputs
-from autotune.network.runtime.runtime import Array, Model, rounded, window
+from autotune.network.runtime.runtime import Array, Model, ends_by_name, rounded, window
 
 _WORD = 8
 _LIMIT_S = 600
@@ -33,7 +35,8 @@ class FarModel(Model):
         self.n_threads = 1
         self.artifact = artifact
         self._connection = connection
-        self._expected = {end.name: (end, end.numpy_dtype) for end in artifact.inputs}
+        self._expected = ends_by_name(artifact.own_inputs)
+        self._given_numbers: Mapping[int, int] = {}
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         self._image = FarCode(connection, artifact.image)
@@ -65,6 +68,8 @@ class FarModel(Model):
         for end in self.artifact.inputs:
             where = window(self._memory_of(end), end)
             where[...] = arrays[end.name].reshape(where.shape)
+        for base, number in self._given_numbers.items():
+            self._arrays[base].array.view(np.int64)[0] = number
         for block in (self._arena, *self._arrays.values()):
             block.push()
         entry = self._image.address(entry_name(RUN, self.artifact.entry))
@@ -82,6 +87,23 @@ class FarModel(Model):
             for end in self.artifact.outputs
         }
         return outputs | rounded(outputs, self._halves)
+
+    def sized(self, numbers: Mapping[str, int]) -> FarModel:
+        """See `Model`."""
+        require_numbers(self.lengths, numbers)
+        if not self.artifact.lengths:
+            return self
+        model = object.__new__(FarModel)  # over the same memory
+        model.__dict__.update(self.__dict__)
+        bases = {end.name: end.base for end in self.artifact.inputs}
+        model._given_numbers = {bases[p]: numbers[n] for n, p in self.artifact.lengths.items()}
+        model.artifact = self.artifact.at(numbers)
+        model._expected = ends_by_name(model.artifact.inputs)
+        return model
+
+    def spoil(self) -> None:
+        """See `Model`."""
+        self._arena.array[:] = 0xFF
 
     def _memory_of(self, end: Endpoint) -> Array:
         block = self._arrays.get(end.base)

@@ -95,8 +95,8 @@ class Model:
         self.artifact = artifact
         self._memory = memory or Memory(artifact)
         self._code = NetworkCode(self._memory.library, artifact.entry)
-        self._expected = _known(artifact.own_inputs)
-        self._results = _known(artifact.outputs)
+        self._expected = ends_by_name(artifact.own_inputs)
+        self._results = ends_by_name(artifact.outputs)
         memories = {e.name: Recycled(e.shape, DTYPES[e.stored].numpy) for e in artifact.outputs}
         self._outputs: dict[str, Recycled | Front | None] = {**memories}
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
@@ -278,14 +278,20 @@ class Model:
         model._fix(self, numbers)
         return model
 
+    def spoil(self) -> None:
+        """Fill the working memory that the next caller gets with NaN and -1.
+
+        What is read there before it is written, or behind a length, shows in the outputs then.
+        """
+        with self._memory.lent() as working:
+            working.arena[:] = 0xFF
+
     def _fix(self, whole: Model, numbers: Mapping[str, int]) -> None:
         """Become the model `whole` at these numbers, which they are bound to."""
         artifact = whole.artifact
-        ends = artifact.outputs
-        results = tuple(end.at(numbers) for end in ends)
-        inputs = tuple(end.at(numbers) for end in artifact.own_inputs)
-        self.artifact = replace(artifact, inputs=inputs, outputs=results, lengths={}, others=())
-        self._expected, self._results = _known(inputs), _known(results)
+        self.artifact = artifact.at(numbers)
+        ends, results = artifact.outputs, self.artifact.outputs
+        self._expected, self._results = ends_by_name(self.artifact.inputs), ends_by_name(results)
         memories: dict[str, Any] = whole._outputs
         self._rooms = {e.base: memories[e.name] for e in ends if e.extents and e.window is None}
         self._outputs = {
@@ -424,7 +430,8 @@ def _at_size(model: Model, numbers: Mapping[str, int]) -> Model:
     return model.sized(numbers)
 
 
-def _known(ends: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, np.dtype[Any]]]:
+def ends_by_name(ends: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, np.dtype[Any]]]:
+    """Ports by name, with NumPy's dtype of each."""
     return {end.name: (end, end.numpy_dtype) for end in ends}
 
 

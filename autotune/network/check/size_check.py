@@ -1,0 +1,97 @@
+"""⑩ Check of a network with lengths: at 1, at the most and between, each beside the oracle.
+
+    check_any(model, network, original) ─► Report: of one size, or of several together
+
+An oracle runs the file at shapes of that very size. Working memory is filled with NaN before, so
+that what a kernel reads behind a length shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import UsageError
+from autotune.graph.network import Network
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.artifact.numbers import numbers_of
+from autotune.network.check.accuracy import Report, joint_report
+from autotune.network.check.check import check_model
+from autotune.network.check.experience import Experience
+from autotune.network.check.oracles import Original
+from autotune.network.runtime.runtime import Model
+
+Array = NDArray[Any]
+Numbers = Mapping[str, int]
+
+_BETWEEN = 3
+"""Sizes that are checked between 1 and the most."""
+
+
+def check_any(
+    model: Model,
+    network: Network,
+    original: Original,
+    given: Sequence[Mapping[str, Array]] = (),
+    seed: int = 0,
+    experience: Experience | None = None,
+) -> Report:
+    """`check_model`, at several sizes where there are lengths, and at those of `given` inputs.
+
+    Every kind of inputs is tried at the most, one at other sizes. Raises WrongNumbers.
+    """
+    if not model.lengths:
+        return check_model(model, network, original, given, seed, experience)
+    experience = experience or Experience()
+    by_size = _by_size(model.artifact, given)
+    reports = []
+    for n, numbers in enumerate(_sizes(model.lengths, by_size, seed)):
+        one = model.sized(numbers)
+        shapes = {end.name: end.shape for end in one.input_info}
+        own = by_size.get(_key(numbers), ())
+        one.spoil()
+        of_size = replace(original, shapes={**original.shapes, **shapes})
+        kinds = None if n == 0 else 1
+        reports.append(check_model(one, network, of_size, own, seed, experience, kinds))
+    return joint_report(reports)
+
+
+def fits(artifact: Artifact, given: Mapping[str, Array]) -> bool:
+    """Whether inputs have shapes that an artifact is for."""
+    if not all(end.name in given for end in artifact.own_inputs):
+        return False
+    try:
+        numbers_of(artifact.own_inputs, {name: array.shape for name, array in given.items()})
+    except UsageError:
+        return False
+    return True
+
+
+def _by_size(
+    artifact: Artifact, given: Sequence[Mapping[str, Array]]
+) -> dict[object, list[Mapping[str, Array]]]:
+    found: dict[object, list[Mapping[str, Array]]] = {}
+    for arrays in given:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        found.setdefault(_key(numbers_of(artifact.own_inputs, shapes)), []).append(arrays)
+    return found
+
+
+def _sizes(mosts: Numbers, asked: Mapping[Any, object], seed: int) -> Iterator[Numbers]:
+    """The most, then 1, then some between, and those of a user's inputs; each once."""
+    rng = np.random.default_rng([seed, *mosts.values()])
+    drawn = [
+        {name: int(rng.integers(1, most + 1)) for name, most in mosts.items()}
+        for _ in range(_BETWEEN)
+    ]
+    ones: Numbers = dict.fromkeys(mosts, 1)
+    for key in dict.fromkeys(map(_key, (mosts, ones, *drawn, *map(dict, asked)))):
+        yield dict(key)
+
+
+def _key(numbers: Numbers) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(numbers.items()))
