@@ -25,6 +25,7 @@ from autotune.graph.lengths.numbers import (
     Vector,
     number_of,
     told,
+    uneven,
     variable,
 )
 from autotune.te.arith import Ranges, bounds, linear, simplify
@@ -167,11 +168,10 @@ class _Lifting:
                 return _Split(self, dict(zip(names, way, strict=True))).lifted(ops)
             except NotFollowed as error:
                 reasons.append(str(error))
-        raise NotFollowed(reasons[0] if reasons else f"an extent of it is {self._told(extents)}")
-
-    def _told(self, extents: Mapping[str, Vector]) -> str:
-        moving = next(v for v in extents.values() if len(set(v)) > 1)
-        return f"{', '.join(map(str, moving))} at {list(self.of.points.at)}"
+        if reasons:
+            raise NotFollowed(reasons[0])
+        moving = next(extents[n] for n, ways in zip(names, options, strict=True) if not ways)
+        raise NotFollowed(uneven(moving, self.of.points))
 
     def _options(self, name: str, extent: Vector, hints: Mapping[str, list[Dim]]) -> list[Dim]:
         every = splits_of(extent, self.of.atoms, self.of.points)

@@ -28,7 +28,16 @@ from autotune.graph.lengths.imports import (
 )
 from autotune.graph.lengths.layouts import Dims, LengthLayout, dims_of, layout_of
 from autotune.graph.lengths.merging import NotFollowed
-from autotune.graph.lengths.numbers import AffineExtent, Points, Vector, points_of, static, told
+from autotune.graph.lengths.numbers import (
+    AffineExtent,
+    Points,
+    Vector,
+    points_of,
+    static,
+    told,
+    told_at,
+    uneven,
+)
 from autotune.graph.network import Network, Port, as_stated, assembled, named
 from autotune.graph.operators.state import APPEND
 from autotune.graph.partition import Group, partition
@@ -142,7 +151,7 @@ class _Lifter:
                 self._pair(n, a, b)
             if len(graph.nodes) != len(first):
                 longer = max(first, graph.nodes, key=len)
-                raise self._differs(longer[min(len(first), len(graph.nodes))])
+                raise self._differs(longer[min(len(first), len(graph.nodes))], n)
             ends = zip(self.first.outputs, graph.outputs, strict=True)
             if any(self.names[n].get(a, a) != b for a, b in ends):
                 raise NotLifted("outputs come from other nodes at other lengths", HINT)
@@ -159,12 +168,14 @@ class _Lifter:
             else:
                 is_like = is_like and names.get(x, x) == y
         if not is_like:
-            raise self._differs(a)
+            raise self._differs(a, n)
         names |= zip(a.outputs, b.outputs, strict=True)
 
-    def _differs(self, node: Node) -> NotLifted:
+    def _differs(self, node: Node, n: int) -> NotLifted:
+        most, other = (told_at(self.points, k) for k in (0, n))
         return NotLifted(
-            f"the model has other operators at other lengths, first at {node.op} '{node.name}'",
+            f"the model has other operators at {other} than at {most}, first at {node.op} "
+            f"'{node.name}'",
             HINT,
         )
 
@@ -223,7 +234,7 @@ class _Lifter:
         for extent, before, dim in zip(shape, before_it, dims, strict=True):
             whole = self.points.affine(extent)
             if extent != before and (whole is None or len(dim) > 1):
-                raise self._refused(node, f"an extent of it is {extent} at {list(self.points.at)}")
+                raise self._refused(node, uneven(extent, self.points))
             found.append(dim if extent == before or whole is None else (whole,))
         return layout_of(tuple(found))
 

@@ -11,7 +11,7 @@ proves it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import TypeAlias
@@ -21,8 +21,10 @@ from autotune.te.expr import Expr, Var, add, idx, mul
 
 Vector: TypeAlias = tuple[int, ...]
 """An integer at each point."""
-_FEW_PROBES = (11, 13, 7, 5)
+_FEW_PROBES = (11, 13, 7, 9, 10, 14, 15, 12, 8)
 """Below, operators have other forms: a window is larger than its operand."""
+_SMALL = 32
+"""Just below a smaller most, there are few primes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +123,36 @@ def told(points: Points) -> str:
     return " and ".join(f"'{name}'" for name in points.most)
 
 
+def told_at(points: Points, n: int) -> str:
+    """The numbers of a point, for messages: `batch = 11 and sequence = 17`."""
+    return " and ".join(f"{name} = {number}" for name, number in points.at[n].items())
+
+
+def uneven(extent: Vector, points: Points) -> str:
+    """Why an extent that is no function of the numbers cannot be followed."""
+    last = next(n for n, value in enumerate(extent) if value != extent[0])
+    some = " and ".join(f"{extent[n]} at {told_at(points, n)}" for n in (0, last))
+    return f"an extent of it is {some}, which is not even"
+
+
 def points_of(most: Mapping[str, int], near: bool = False) -> Points:
     """The points for these mosts: small primes, all of them different.
 
-    `near`: primes just below the most, for models that take no others or are other ones there.
+    `near`: numbers just below the most, for models that take no others or are other ones there.
     """
     taken = set(most.values())
-    base = {name: _prime(n, taken, near) for name, n in most.items()}
-    moved = [base | {name: _prime(n, taken, near)} for name, n in most.items()]
+    base = {name: _probe(n, taken, near) for name, n in most.items()}
+    moved = [base | {name: _probe(n, taken, near)} for name, n in most.items()]
     return Points((dict(most), base, *moved))
 
 
-def _prime(most: int, taken: set[int], near: bool) -> int:
-    """A prime that is not `taken`, which it is then."""
-    below = range(most - 1, 1, -1) if near else _FEW_PROBES if most <= FEW_ROWS else ()
-    larger = count(FEW_ROWS + 1)
-    found = next(n for n in chain(below, larger) if n not in taken and _is_prime(n))
+def _probe(most: int, taken: set[int], near: bool) -> int:
+    """A number that is not `taken`, which it is then: a prime, if the most is not small."""
+    primes = (n for n in count(FEW_ROWS + 1) if _is_prime(n))
+    below: Iterable[int] = _FEW_PROBES if most <= FEW_ROWS else ()
+    if near:
+        below = (n for n in range(most - 1, 1, -1) if most <= _SMALL or _is_prime(n))
+    found = next(n for n in chain(below, primes) if n not in taken)
     taken.add(found)
     return found
 
