@@ -4,8 +4,8 @@
 
 A device may have faulty memory, another clock, or a wire that comes loose. Where `read` does not
 take its reply, or where it has none, it is left out with the reason, and another one is asked.
-Dask tells which worker gave a reply, but not which one raised an exception: then one device alone
-is asked, in turns.
+Dask tells which worker gave a reply, but not which one raised an exception: then each request goes
+to one device alone, until every one has answered or is left out.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Requests:
         self._is_closed = threading.Event()
         self._lock = threading.Lock()
         self._workers: Mapping[str, str] = {}
+        self._suspects: set[str] = set()  # one of them has raised an exception
         self._turns = count()
         self._n_lost = Counter[str]()
         self._counted_s = self._seen_s = time.monotonic()
@@ -104,20 +105,20 @@ class Requests:
         """
         from distributed import KilledWorker
 
-        data, only = packed(request), ""
+        data = packed(request)
         while True:
-            reply = self._once(data, only)
+            reply = self._once(data)
             if reply is None or (reply.is_lost and self._is_first_loss(reply.address)):
                 continue
             try:
-                return read(reply.message())
+                found = read(reply.message())
             except KilledWorker:
                 raise
             except Exception as error:  # what a faulty device sends may raise any of them
-                address = reply.address or only
-                if address:
-                    self._leave_out(address, error)
-            only = "" if address else self._next()
+                self._leave_out(reply.address, error)
+            else:
+                self._suspects.discard(reply.address)
+                return found
 
     def _there(self) -> Mapping[str, str]:
         """Names of the devices that may be asked, by the addresses of their workers."""
@@ -143,6 +144,10 @@ class Requests:
         return {}
 
     def _leave_out(self, address: str, error: Exception) -> None:
+        """Ask the device no more; where it is not known ("") which one it was, suspect each."""
+        if not address:
+            self._suspects.update(self._there())
+            return
         text = str(error) if isinstance(error, NoAnswer) else f"{type(error).__name__}: {error}"
         lines = text.strip().splitlines() or ["no message"]
         line = one_line(shortened(lines[-1], _MOST_TEXT))
@@ -155,20 +160,21 @@ class Requests:
         self._n_lost[address] += 1
         return not address or self._n_lost[address] < _MOST_LOST
 
-    def _next(self) -> str:
-        """The address of one device, of another one with every call; "" where none is there."""
-        there = sorted(self._there())
-        return there[next(self._turns) % len(there)] if there else ""
+    def _asked(self) -> list[str]:
+        """Addresses of those that may answer a request; [] for all."""
+        there = self._there()
+        if suspects := sorted(self._suspects & there.keys()):
+            return [suspects[next(self._turns) % len(suspects)]]
+        return sorted(there) if self._left_out else []
 
-    def _once(self, data: bytes, only: str) -> _Reply | None:
-        """What came, from `only` if it is there; None where the scheduler forgot the request."""
+    def _once(self, data: bytes) -> _Reply | None:
+        """What came; None where the scheduler forgot the request."""
         from distributed import CancelledError
         from distributed.client import ClosedClientError
 
         from autotune.measure.fleet_worker import serve
 
-        there, client = self._there(), self._fleet.client
-        some = [only] if only in there else sorted(there) if self._left_out else []
+        some, client = self._asked(), self._fleet.client
         try:
             future = client.submit(
                 serve, data, resources={self._kind: 1}, pure=False, workers=some or None
@@ -197,7 +203,7 @@ class Requests:
                 continue
             match future.status:
                 case "error":
-                    return _Reply("", None, error)
+                    return _Reply(some[0] if len(some) == 1 else "", None, error)
                 case "finished":
                     return _gathered(future, client)
             return None
