@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from autotune.network.compile.sharing import forms
 from autotune.schedule.at_numbers import at_numbers
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import Annotate, Split
@@ -14,6 +15,7 @@ from autotune.search.cost.analysis import analyse
 from autotune.search.cost.analytic import estimate_s
 from autotune.search.cost.sketch_facts import SketchFacts
 from autotune.search.defaults import default_candidate
+from autotune.search.ranges import other_programs
 from autotune.search.sketch import generate_sketches
 from autotune.te.dag import ComputeDAG
 from tests.lengths_tasks import product, softmax
@@ -87,3 +89,24 @@ def test_small_numbers_do_not_pay_for_the_tiles_of_the_most() -> None:
     alone = default_candidate(_product(1), AVX2, 2).predicted_s or 0.0
     assert estimate_s(dag, chosen, AVX2, 2, least) <= estimate_s(dag, longest, AVX2, 2, least)
     assert estimate_s(dag, chosen, AVX2, 2, least) < 1.5 * alone
+
+
+def test_other_programs_are_faster_where_they_are_used_and_read_constants_alike() -> None:
+    dag, n_threads = product(512, 96, 64), 2
+    main = default_candidate(dag, AVX2, n_threads).steps
+    found = other_programs(dag, main, AVX2, n_threads)
+    assert found == other_programs(dag, main, AVX2, n_threads)
+    assert 1 <= len(found) <= 2
+    for one in found:
+        assert one.number == "n"
+        assert forms(dag, one.steps) == forms(dag, main)
+        for n in (last for _, last in one.ranges):
+            here, there = (
+                estimate_s(dag, s, AVX2, n_threads, [{"n": n}]) for s in (one.steps, main)
+            )
+            assert 1.04 * here < there
+
+
+def test_static_tasks_have_one_program() -> None:
+    dag = _product(ROWS)
+    assert other_programs(dag, default_candidate(dag, AVX2, 1).steps, AVX2, 1) == ()
