@@ -57,9 +57,9 @@ class Access:
 
 @lru_cache(maxsize=256)
 def accesses(op: Compute) -> tuple[Access, ...]:
-    """All loads of a computation, in groups."""
+    """All loads of a computation, in groups; its limits are read once, outside of loops."""
     groups: dict[object, list[tuple[Load, tuple[int, ...]]]] = {}
-    for load in dict.fromkeys(op.reads):
+    for load in dict.fromkeys(loads(op.body)):
         forms = [linear(i) for i in load.indices]
         key = (load.tensor.name, tuple(frozenset(f.terms) for f in forms))
         groups.setdefault(key, []).append((load, tuple(f.const for f in forms)))
