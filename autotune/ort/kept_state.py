@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.graph.reader.decoder_inputs import inputs_at
 from autotune.graph.reader.growth import Growth
-from autotune.graph.reader.states import inputs_at
 from autotune.graph.state import buffer_of
 from autotune.network.runtime.session import ModelSession
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx.helper as oh
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import UsageError
-from autotune.graph.reader.states import StatePair, decoder_inputs, find_states, held_inputs
+from autotune.graph.reader.decoder_inputs import decoder_inputs
+from autotune.graph.reader.exporters import EXPORTERS, Exporter
+from autotune.graph.reader.states import StatePair, cache_flag, find_states, held_inputs
 
 CACHE = ["batch", 2, "past", 8], ["batch", 2, "past + sequence", 8]
 FIXED = [2, 1, 64], [2, 1, 64]
@@ -77,6 +81,54 @@ def test_exporters_are_understood(name: str) -> None:
     before, behind, shapes, axis = SIGNATURES[name]
     found = find_states(model_of((before, behind, shapes), more={"input_ids": ["batch", "n"]}), {})
     assert found == (StatePair(before, behind, axis),)
+
+
+def pairs_of(row: Exporter) -> Iterator[tuple[str, str, str]]:
+    """Names of a state by each word of a row, and a word that says nothing in its place."""
+    for word in row.before.split():
+        yield f"{word}_hidden_0", "hidden_0", "zone_hidden_0"
+    for word in row.behind.split():
+        yield "hidden_0", f"{word}_hidden_0", "zone_hidden_0"
+    for word in row.port.split():
+        yield f"hidden.{word}", "hidden", "hidden.zone"
+    for word in row.state.split():
+        yield f"{word}_in", f"{word}_out", "zone"
+
+
+@pytest.mark.parametrize("row", EXPORTERS, ids=lambda row: row.name)
+def test_each_word_of_an_exporter_tells_a_state(row: Exporter) -> None:
+    for before, behind, other in pairs_of(row):
+        assert find_states(model_of((before, behind, FIXED))) == (StatePair(before, behind, None),)
+        one, two = (other, behind) if before != "hidden_0" else (before, other)
+        assert find_states(model_of((one, two, FIXED))) == ()
+    unnamed = [1, 2, None, 8], [1, 2, None, 8]
+    for word in row.grows.split():
+        pair = f"past_{word}_0", f"present_{word}_0"
+        assert find_states(model_of((*pair, unnamed))) == (StatePair(*pair, 2),)
+    for word in row.fixed.split():
+        pair = f"past_{word}_key_0", f"present_{word}_key_0"
+        made = model_of((*pair, unnamed))
+        assert find_states(made) == (StatePair(*pair, None),)
+        assert held_inputs(made) == (pair[0],)
+
+
+@pytest.mark.parametrize("row", EXPORTERS, ids=lambda row: row.name)
+def test_each_word_of_an_exporter_tells_an_input(row: Exporter) -> None:
+    named = {f"input_{word}": ["batch", "n"] for word in row.tokens.split()}
+    numbered = {f"{word}_0": ["batch", "m"] for word in row.positions.split()}
+    lasts = {f"{word}_k": ["batch"] for word in row.lasts.split()}
+    totals = {f"{word}_length": [] for word in row.totals.split()}
+    more = {**named, **numbered, **lasts, **totals, "zone": ["batch", "o"]}
+    found = decoder_inputs(model_of(("past_key_0", "present_key_0", CACHE), more=more), ())
+    assert {name for name, _ in found.chunk_axes} == named.keys() | numbered.keys()
+    assert (found.positions, found.lasts, found.totals) == tuple(
+        map(tuple, (numbered, lasts, totals))
+    )
+    if row.flag:
+        flag = "_".join(row.flag.split())
+        made = model_of(more=more)
+        made.graph.input.append(oh.make_tensor_value_info(flag, 9, [1]))
+        assert cache_flag(made) == flag
 
 
 BEFORE_AND_BEHIND = st.sampled_from(

@@ -14,17 +14,11 @@ from onnx import ModelProto, TensorProto
 
 from autotune.errors import NotCompilable, UsageError
 from autotune.files import read_input
+from autotune.graph.reader.decoder_inputs import DecoderInputs, decoder_inputs
 from autotune.graph.reader.dimensions import Shapes, require_static, shapes_at, symbols
 from autotune.graph.reader.growth import Growth
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.graph.reader.states import (
-    DecoderInputs,
-    cache_flag,
-    decoder_inputs,
-    find_states,
-    held_inputs,
-    shown,
-)
+from autotune.graph.reader.states import cache_flag, find_states, held_inputs, shown
 from autotune.graph.reader.static_caches import written_axis
 from autotune.graph.state import CHUNKS, SCORES
 

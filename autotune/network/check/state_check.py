@@ -22,11 +22,11 @@ from autotune.brief import cut
 from autotune.errors import ModelError, NotCompilable, WrongNumbers
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.constant_inputs import fed
+from autotune.graph.reader.decoder_inputs import inputs_at
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.grown import Grown
 from autotune.graph.reader.growth import Growth
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.graph.reader.states import inputs_at
 from autotune.graph.state import StateInfo, buffer_of
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.steps import n_places_of, steps_of

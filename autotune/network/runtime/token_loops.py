@@ -19,10 +19,10 @@ from onnx import ValueInfoProto, helper
 
 from autotune import telemetry
 from autotune.errors import MissingDependency, UsageError
+from autotune.graph.reader.decoder_inputs import inputs_at
 from autotune.graph.reader.grown import extents_of_folder, growth_of
 from autotune.graph.reader.growth import Growth
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.graph.reader.states import inputs_at
 from autotune.network.runtime.apart import Failed, apart
 from autotune.network.runtime.baselines import blamed, onnxruntime_session
 from autotune.wording import arguments
