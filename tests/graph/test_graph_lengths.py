@@ -134,7 +134,10 @@ def causal() -> Case:
         node("ReduceMax", "x", "top", axes=[1]),
     ]
     constants = {"w": weights(8, 8), "zero": np.float32(0), "low": np.float32(-1e9)}
-    proto = model(nodes, {"x": ("b", "s", 8)}, constants | {"one": np.int64(1)}, "y peak sums top")
+    outputs, types = "y peak sums top", {"peak": "int64"}
+    proto = model(
+        nodes, {"x": ("b", "s", 8)}, constants | {"one": np.int64(1)}, outputs, types=types
+    )
     return Case(proto, {"x": (B, S, 8)}, SEQUENCES)
 
 

@@ -18,7 +18,7 @@ from autotune.graph.ir import Array
 from autotune.graph.lengths.imports import same
 from autotune.graph.lengths.layouts import Dims, splits_of
 from autotune.graph.lengths.numbers import AffineExtent, Points, Vector, static
-from autotune.te.expr import Expr, Load, add, cast, compare, idx, select, sub
+from autotune.te.expr import Expr, Load, add, cast, compare, div, idx, select, sub
 
 _MOST_TRIED = 64
 """Ways of splitting the dimensions of one constant."""
@@ -32,11 +32,14 @@ class LengthConstant:
     """A constant at all numbers: without `dims`, one of `values` at each point.
 
     Else elements of that at the most, those of the last `end` places of a length from its end,
-    moved by `shift` (at the end by `end_shift`).
+    moved by `shift` (at the end by `end_shift`). Or `numerators`, which take its place, `over` a
+    length.
     """
 
     dims: Dims | None
     values: tuple[float, ...] = ()
+    over: AffineExtent | None = None
+    numerators: Array | None = None
     shift: AffineExtent = _NONE
     end: int = 0
     end_shift: AffineExtent = _NONE
@@ -46,6 +49,8 @@ class LengthConstant:
         if self.dims is None:
             return load
         found: Expr = load
+        if self.over is not None:
+            return div(load, cast(load.tensor.dtype, self.over.expr))
         parts = [part for dim in self.dims for part in dim]
         if self.end:
             extents = load.tensor.shape
@@ -92,13 +97,31 @@ def forms_of(
             is_found = True
             yield LengthConstant(dims, shift=shift)
     for dims in every if not is_found else ():
-        yield from _with_ends(_apart(arrays, dims, points), dims, points)
+        apart = _apart(arrays, dims, points)
+        yield from _over_lengths(apart, dims, atoms, points)
+        yield from _with_ends(apart, dims, points)
 
 
 def _apart(arrays: Sequence[Array], dims: Dims, points: Points) -> list[Array]:
     parts = [part for dim in dims for part in dim]
     pairs = zip(arrays, points.at, strict=True)
     return [a.reshape([part.at(numbers) for part in parts]) for a, numbers in pairs]
+
+
+def _over_lengths(
+    arrays: Sequence[Array], dims: Dims, atoms: Sequence[AffineExtent], points: Points
+) -> Iterator[LengthConstant]:
+    """Numerators that are the same wherever a constant is one over a length."""
+    if arrays[0].dtype.kind != "f" or not all(np.isfinite(a).all() for a in arrays):
+        return
+    kind = arrays[0].dtype.type
+    for over in atoms:
+        extents = points.vector(over)
+        pairs = list(zip(arrays, extents, strict=True))
+        tops = [(np.rint(2 * a.astype(np.float64) * n) / 2).astype(kind) for a, n in pairs]
+        is_exact = all(same(t / kind(n), a) for t, (a, n) in zip(tops, pairs, strict=True))
+        if is_exact and all(same(*_shared(t, tops[0])) for t in tops):
+            yield LengthConstant(dims, over=over, numerators=tops[0])
 
 
 def _with_ends(arrays: Sequence[Array], dims: Dims, points: Points) -> Iterator[LengthConstant]:

@@ -62,12 +62,13 @@ _MOST_TRIED = 64
 class Lifted:
     """A definition that follows numbers: `numbers` are the inputs that hold them, by placeholder.
 
-    `layout`: of its result.
+    `layout`: of its result. `constants`: those that take the place of others.
     """
 
     dag: ComputeDAG
     layout: LengthLayout
     numbers: Mapping[str, str]
+    constants: Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,9 @@ class _Lifting:
                 self.ops.append(self._lifted([op for op in ops if isinstance(op, Compute)]))
         (output,) = dag.outputs
         result, numbers = _with_numbers(tuple(self.ops), output, points)
-        return Lifted(result, layout_of(self.dims[output]), numbers)
+        every = ((name, c.numerators) for name, c in self.constants.items())
+        constants = {name: array for name, array in every if array is not None}
+        return Lifted(result, layout_of(self.dims[output]), numbers, constants)
 
     def _placeholder(self, p: Placeholder) -> None:
         constant = self.constants.get(p.name)

@@ -284,7 +284,7 @@ class _Lifter:
             self.known[key] = lifted, first.collapsed(lifted.dag).dag
         lifted, task = self.known[key]
         self._note(group, lifted)
-        found = first.of(task)
+        found = replace(first, constants={**first.constants, **lifted.constants}).of(task)
         numbers = {own: self.ports[name] for own, name in lifted.numbers.items()}
         return replace(found, inputs=found.inputs | numbers)
 
