@@ -317,6 +317,11 @@ def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[N
             "a model of several parts keeps no state: the data decide what it computes",
             "bind what decides it (`constants`), or leave out `state`",
         )
+    if sources.cuts and any(network.lengths for network in sources.networks):
+        raise NotCompilable(
+            "a model of which parts run in ONNX Runtime has no lengths",
+            "compile it for single sizes with `dims`",
+        )
     networks: Sequence[Network] = sources.networks
     if not networks:
         artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)

@@ -15,6 +15,8 @@ from autotune.network.artifact.steps import begin_of, steps_of
 from autotune.network.export.naming import identifiers
 from autotune.network.export.stateful import StateLayout, of_state, state_layout
 from autotune.target import Target, needed_features
+from autotune.te.extent import Length
+from autotune.wording import arguments
 
 C_TYPES: Mapping[str, str] = {
     "float32": "float",
@@ -105,6 +107,13 @@ class LibraryInterface:
 
 def interface_of(artifact: Artifact, name: str) -> LibraryInterface:
     """Raises ArtifactError for a network that no library of C can have."""
+    extents = (e for v in artifact.variants for end in v.own_inputs for e in end.extents)
+    lengths = {e.name: e.longest for e in extents if isinstance(e, Length)}
+    if lengths:
+        raise ArtifactError(
+            f"'{artifact.name}' has lengths ({', '.join(lengths)}), which exports do not take",
+            f"compile it for single sizes, and export that: {arguments(dims=lengths)}",
+        )
     steps, own = steps_of(artifact), of_state(artifact)
     sides = [[v.inputs for v in steps], [v.outputs for v in steps]]
     inputs, outputs = (

@@ -54,6 +54,11 @@ class ModelSession:
                 f"'{model.artifact.name}' has no state",
                 "compile it with `capacity`, or name its state (`state`)",
             )
+        if model.artifact.lengths:
+            raise UsageError(
+                f"'{model.artifact.name}' has lengths beside its state, which sessions do not take",
+                "compile it for single sizes with `dims`",
+            )
         self.model, self._info = model, model.artifact.state
         self._lock = threading.Lock()
         self._memory = SessionMemory(model.artifact)
