@@ -287,21 +287,21 @@ _random_weights = click.option(
 _capacity = click.option(
     "--capacity",
     type=click.IntRange(min=1, max=MOST_CAPACITY),
-    help="Most places of the model's state (keys and values of a decoder), which stays in place: "
-    "for steps of any length by `Model.session`.",
+    help="Most tokens of the KV cache of a decoder, which stays in place: prefill and decode steps "
+    "by `Model.session`.",
 )
 _chunks = click.option(
     "--chunks",
     type=Parsed("n,…", _chunk_sizes),
     default=",".join(map(str, CHUNKS)),
     show_default=True,
-    help="New places of the steps that a longer one is made of; with --capacity.",
+    help="Numbers of new tokens of the steps that a prompt (prefill) is made of; with --capacity.",
 )
 _sessions = click.option(
     "--sessions",
     type=Parsed("n,…", _chunk_sizes),
     callback=_as(lambda sizes: sizes or ()),
-    help="Numbers of sessions that a step may advance together, such as 4; with --capacity.",
+    help="Numbers of sessions that one decode step may advance, such as 4; with --capacity.",
 )
 _cache_type = click.option(
     "--cache",
@@ -309,14 +309,14 @@ _cache_type = click.option(
     type=click.Choice([*CACHE_TYPES]),
     default="f32",
     show_default=True,
-    help="Elements of the state's keys and values: half the memory, or a quarter; with --capacity.",
+    help="Elements of the KV cache: half the memory, or a quarter; with --capacity.",
 )
 _scores = click.option(
     "--scores",
     type=click.Choice([*SCORES]),
     default=SCORES[0],
     show_default=True,
-    help="Tokens of a prompt that outputs (logits) are for: the last one, which the next token "
+    help="Tokens of a step that outputs (logits) are for: the last one, which the next token "
     "needs, or all; with --capacity.",
 )
 _state = click.option(
