@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from autotune.graph.lengths.imports import NotLifted
 from autotune.te.extent import Extents, Length
-from tests.graph.lifted import assert_lifted
+from tests.graph.lifted import assert_lifted, lifted
 from tests.graph.onnx_models import model, node
 from tests.graph.open_graphs import CHANNELS, OpenGraph
 
@@ -220,3 +220,61 @@ def test_random_graphs_of_two_open_dimensions(tmp_path: Path) -> None:
         except NotLifted:
             continue
     assert n_lifted >= 6
+
+
+def test_what_does_not_follow_a_length_is_refused_by_its_node(tmp_path: Path) -> None:
+    """And names the dimension, with what to do."""
+    halved = node("MaxPool", "x", "y", name="pool", kernel_shape=[2], strides=[2])
+    width = {"x": (1, 3, Length("width", 40))}
+    with pytest.raises(NotLifted, match=r"MaxPool 'y' cannot follow 'width': .* not even") as found:
+        lifted(model(halved, {"x": (1, 3, "w")}), width, tmp_path)
+    assert "steps" in found.value.hint
+    assert lifted(
+        model(halved, {"x": (1, 3, "w")}), {"x": (1, 3, Length("width", 20, 2))}, tmp_path
+    )
+
+
+def test_a_threshold_below_all_points_is_seen(tmp_path: Path) -> None:
+    """At 11 and 13 the first eight places are eight, at one there is one."""
+    bounds = {"begin": integers(0), "end": integers(8), "axis": integers(1)}
+    proto = model(node("Slice", "x begin end axis"), {"x": (1, "s", 4)}, bounds)
+    with pytest.raises(NotLifted, match="does not follow sequence = 1: 1 there, and 8"):
+        lifted(proto, {"x": (1, Length("sequence", 40), 4)}, tmp_path)
+
+
+def test_steps_of_a_recurrent_operator_are_nodes(tmp_path: Path) -> None:
+    """A batch of any size has one network, a sequence of any length has none."""
+    constants = {"w": weights(1, 20, 6), "r": weights(1, 20, 5)}
+    proto = model(node("LSTM", "x w r", hidden_size=5), {"x": ("s", "b", 6)}, constants)
+    assert_lifted(proto, {"x": (4, B, 6)}, BATCHES, tmp_path)
+    with pytest.raises(NotLifted, match="other operators at sequence = 17 "):
+        lifted(proto, {"x": (Length("sequence", 40), 1, 6)}, tmp_path)
+
+
+def test_positions_of_a_short_table_are_followed(tmp_path: Path) -> None:
+    """No point is beyond the table, though it is shorter than the primes."""
+    nodes = [
+        node("Shape", "x", "n", start=1, end=2),
+        node("Slice", "table zero n zero", "rows"),
+        node("Add", "x rows", "y"),
+    ]
+    proto = model(nodes, {"x": (1, "s", 4)}, {"table": weights(9, 4), "zero": integers(0)})
+    every = [{"sequence": n} for n in (1, 4, 9)]
+    assert_lifted(proto, {"x": (1, Length("sequence", 9), 4)}, every, tmp_path)
+
+
+def test_constants_over_a_length_are_divided(tmp_path: Path) -> None:
+    nodes = [
+        node("Shape", "x", "n", start=1, end=2),
+        node("Squeeze", "n", "end"),
+        node("Range", "zero end one", "places"),
+        node("Cast", "places", "floats", to=1),
+        node("Add", "floats half", "centres"),
+        node("Cast", "end", "length", to=1),
+        node("Div", "centres length", "shares"),
+        node("Add", "x shares", "y"),
+    ]
+    numbers = {"zero": np.int64(0), "one": np.int64(1), "half": np.float32(0.5)}
+    proto = model(nodes, {"x": (1, "s")}, numbers)
+    every = [{"sequence": n} for n in (1, 4, 40)]
+    assert_lifted(proto, {"x": (1, Length("sequence", 40))}, every, tmp_path)

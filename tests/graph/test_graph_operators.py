@@ -762,3 +762,13 @@ def test_a_tensor_that_leaves_the_network_is_not_fused_away(
     proto = model(nodes, IMAGE, {"w": values(rng, 6, 6, 1, 1)}, outputs="y s")
     network = assert_matches(proto, tmp_path, 1e-5)
     assert "Conv+Sigmoid+Mul" not in [c.label for c in network.calls]
+
+
+def test_places_of_extrema_are_read_by_a_reduction(tmp_path: Path) -> None:
+    """A run of groups is defined as one, which keeps the dimension of the place."""
+    nodes = [
+        node("ArgMax", "x", "places", axis=2),
+        node("Cast", "places", "floats", to=1),
+        node("ReduceMean", "floats", axes=[2]),
+    ]
+    assert_matches(model(nodes, {"x": (5, 14, 6)}), tmp_path)

@@ -148,7 +148,8 @@ def _arg_extremum(scope: Scope, node: Node, operands: Operands, shape: Shape) ->
     axes = axes_of(x.shape)
     r = Axis(f"r{axes[axis].name}", x.shape[axis])
     element = x[(*axes[:axis], r, *axes[axis + 1 :])]
-    outer = (*axes[:axis], *axes[axis + 1 :]) or POINT
+    kept = (Axis(axes[axis].name, 1),) if len(shape) == len(axes) else ()
+    outer = (*axes[:axis], *kept, *axes[axis + 1 :]) or POINT
     best = Reduce("max" if node.op == "ArgMax" else "min", element, (r,))
     extremum = scope.compute(best.op, outer, best)
     is_last = node.attrs.get("select_last_index", 0)
