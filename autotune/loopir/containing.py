@@ -19,14 +19,8 @@ from itertools import takewhile
 
 from autotune.dtypes import DTYPES
 from autotune.loopir.lowering import Lowering
-from autotune.loopir.nodes import Kernel, Let, Program
-from autotune.loopir.visitor import (
-    expressions,
-    kernel_ranges,
-    loop_extents,
-    rewrite_exprs,
-    statements,
-)
+from autotune.loopir.nodes import Body, If, Kernel, Let, PrefetchLine, Program, Stmt, Store
+from autotune.loopir.visitor import kernel_ranges, map_statements, rewrite_exprs
 from autotune.te.arith import Ranges, bounds, linear, simplify
 from autotune.te.expr import (
     Binary,
@@ -67,28 +61,35 @@ def contain(program: Program, lowering: Lowering) -> Program:
 
 
 def _contained(kernel: Kernel, known: Mapping[str, tuple[int, int]], is_any: bool) -> Kernel:
-    loops = {var: (0, n - 1) for var, n in loop_extents(kernel.body).items()}
     spans = {f"#{name}": span for name, span in known.items()}
-    inside = _Inside({**kernel_ranges(kernel), **loops, **spans}, known, is_any)
-    body = rewrite_exprs(kernel.body, inside)
-    lets = [*takewhile(lambda s: isinstance(s, Let), body)]
-    used = (variables(e) for s in statements(body) for e in expressions(s))
-    names = sorted(frozenset[str]().union(*used) & spans.keys())
-    bound = (Let(name, _within(inside.loads[name], *spans[name])) for name in names)
-    return replace(kernel, body=(*lets, *bound, *body[len(lets) :]))
+    bound: dict[str, Load] = {}
+
+    def one(stmt: Stmt, ranges: Ranges) -> Body | None:
+        inside = _Inside({**ranges, **spans}, known, is_any, bound)
+        match stmt:
+            case Store() | Let() | PrefetchLine():
+                return rewrite_exprs((stmt,), inside)
+            case If(cond=cond) if (made := inside(cond)) != cond:
+                return map_statements((replace(stmt, cond=made),), one, ranges)
+        return None
+
+    body = map_statements(kernel.body, one, kernel_ranges(kernel))
+    first = sum(1 for _ in takewhile(lambda s: isinstance(s, Let), body))
+    lets = (Let(name, _within(bound[name], *spans[name])) for name in sorted(bound))
+    return replace(kernel, body=(*body[:first], *lets, *body[first:]))
 
 
 @dataclass(slots=True)
 class _Inside:
     """A rewrite of expressions. `is_any`: whether data that are indices may be anything.
 
-    `loads`: by variable, the number that it is.
+    `numbers`: by variable that is used, the number that it is.
     """
 
     ranges: Ranges
     known: Mapping[str, tuple[int, int]]
     is_any: bool
-    loads: dict[str, Load] = field(default_factory=dict)
+    numbers: dict[str, Load]
     _done: dict[tuple[int, bool], tuple[Expr, Expr]] = field(default_factory=dict)
 
     def __call__(self, e: Expr) -> Expr:
@@ -104,7 +105,9 @@ class _Inside:
     def _made(self, e: Expr, is_open: bool) -> Expr:
         match e:
             case Select(cond=cond, a=a, b=b):
-                if self._has_numbers(cond) and not (self._is_safe(a) and self._is_safe(b)):
+                if self._has_numbers(cond) and not (
+                    self._is_safe(a, cond) and self._is_safe(b, cond)
+                ):
                     cond = self._bound(cond)
                     is_open = is_open or bool(loads(cond))
                 cond = self._rewritten(cond, is_open)
@@ -155,17 +158,18 @@ class _Inside:
                 return add(_within(data[0], -low, extent - 1 - high), rest)
         return _within(index, 0, extent - 1)
 
-    def _is_safe(self, e: Expr) -> bool:
-        """Whether every load of `e` is inside of its tensor, or made by data."""
+    def _is_safe(self, e: Expr, cond: Expr) -> bool:
+        """Whether every load of `e` is inside of its tensor, or by data, whatever `cond` is."""
         return all(
-            self._is_inside(i, n) or (loads(i) and not self._has_numbers(i))
+            self._is_inside(i, n)
+            or (not self._has_numbers(i) and (loads(i) or not variables(i) & variables(cond)))
             for x in loads(e)
             for i, n in zip(x.indices, x.tensor.shape, strict=True)
         )
 
     def _is_inside(self, index: Expr, extent: int) -> bool:
         try:
-            low, high = bounds(self._bound(index), self.ranges)
+            low, high = bounds(self._named(index), self.ranges)
         except KeyError:
             return False
         return low >= 0 and high < extent
@@ -177,16 +181,18 @@ class _Inside:
         return any(map(self._is_known, loads(e)))
 
     def _bound(self, e: Expr) -> Expr:
-        """`e` with variables for numbers."""
+        """`e` with variables for numbers, which the kernel is to bind."""
+        self.numbers.update((_variable(x).name, x) for x in loads(e) if self._is_known(x))
+        return self._named(e)
 
-        def one(x: Expr) -> Expr | None:
-            if not isinstance(x, Load) or not self._is_known(x):
-                return None
-            var = Var(f"#{x.tensor.name}")
-            self.loads[var.name] = x
-            return var
+    def _named(self, e: Expr) -> Expr:
+        return map_expr(
+            e, lambda x: _variable(x) if isinstance(x, Load) and self._is_known(x) else None
+        )
 
-        return map_expr(e, one)
+
+def _variable(number: Load) -> Var:
+    return Var(f"#{number.tensor.name}")
 
 
 def _is_data(e: Expr) -> bool:

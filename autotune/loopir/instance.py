@@ -25,6 +25,7 @@ from autotune.te.expr import (
     mul,
     substitute,
     variables,
+    walk,
 )
 from autotune.te.prefixes import limit_of
 
@@ -154,7 +155,7 @@ class Instance:
         """The tiles of a spatial loop that begin in front of the limit of its axis.
 
         A tile that `tail="shift"` moves inwards begins where it would without: those before it
-        reach as far as it begins then.
+        reach as far as it begins then, if they are whole, so their loops have to be inside.
         """
         stage, limits = self.stage, self.stage.op.limits
         if not limits or it.annotation:
@@ -164,10 +165,21 @@ class Instance:
         for name, limit in limits.items():
             if var not in variables(values[name]):
                 continue
+            if not self._is_nested(name, values[name]):
+                return None
             first = substitute(values[name], dict.fromkeys(inside, idx(0)))
             first = simplify(_unshifted(first, var), ranges)
             return limit_of(Compare("lt", first, limit), var, ())
         return None
+
+    def _is_nested(self, axis: str, value: Expr) -> bool:
+        """Whether every loop over `axis` is inside of those over larger tiles, or none shifts."""
+        loops = [n for n in leaves(self.stage, (axis,)) if self.sizes[n] > 1]
+        own = {f"{self.stage.name}.{n}" for n in loops}
+        shifts = (e for e in walk(value) if isinstance(e, Binary) and e.op == "min")
+        if not any(own & variables(e) for e in shifts):
+            return True
+        return loops == [i.name for i in self.stage.iters if i.name in loops]
 
     def axis_values(self) -> dict[str, Expr]:
         """The index along every axis, from the loops."""

@@ -26,12 +26,14 @@ from autotune.te.expr import (
     Const,
     Expr,
     Load,
+    Select,
     Var,
     children,
     is_guard,
     loads,
     map_expr,
 )
+from autotune.te.numbers import is_number
 
 Rewrite = Callable[[Expr], Expr | None]
 
@@ -111,7 +113,12 @@ def _guarded_loads(e: Expr, guarded: bool) -> Iterator[tuple[Load, bool]]:
     if isinstance(e, Load):
         yield e, guarded
     for n, part in enumerate(children(e)):
-        yield from _guarded_loads(part, guarded or (n > 0 and is_guard(e)))
+        yield from _guarded_loads(part, guarded or (n > 0 and _decides(e)))
+
+
+def _decides(e: Expr) -> bool:
+    """Whether loops or numbers decide which side of a choice counts."""
+    return is_guard(e) or (isinstance(e, Select) and any(map(is_number, loads(e.cond))))
 
 
 def loop_extents(body: Body) -> dict[str, int]:

@@ -42,6 +42,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.te.numbers import is_number
 
 
 @lru_cache(maxsize=256)
@@ -90,6 +91,8 @@ def cache_read(dag: ComputeDAG, step: CacheRead) -> ComputeDAG:
     source = next((x.tensor for x in reader.reads if x.tensor.name == step.tensor), None)
     if source is None:
         raise ScheduleError(f"{reader.name} does not read a tensor '{step.tensor}'")
+    if any(map(is_number, (x for x in reader.reads if x.tensor == source))):
+        raise ScheduleError(f"{source.name} is a number, which has no copies")
     axes = tuple(Axis(f"d{n}", e) for n, e in enumerate(source.shape))
     everything = Load(source, tuple(a.var for a in axes))
     dtype = step.dtype or source.dtype

@@ -122,8 +122,9 @@ def _pair(op: Compute, data: Load, weight: Load, tap: Axis) -> Pair | None:
         if set(steps) != {axis.var}:
             continue
         pair = Pair(axis, tap, where[0], form.const, steps[axis.var], dilation)
-        # behind a limit is garbage, which a transform would mix with what counts
-        if axis.limit is None and _overlaps(pair) and not _elsewhere(axis, data, weight, where[0]):
+        if axis.limit is not None and dilation > 1:
+            continue  # each of its phases would end elsewhere
+        if _overlaps(pair) and not _elsewhere(axis, data, weight, where[0]):
             return pair
     return None
 
@@ -174,10 +175,22 @@ class _Rewriter:
         apart = [p for p in conv.pairs if p.dilation > 1]
         self.phases = {p.axis.name: Axis(f"{p.axis.name}_phase", p.dilation) for p in apart}
         self.results = {p.axis.name: Axis(f"{p.axis.name}_result", p.n_results) for p in apart}
-        self.tiles = {p.axis.name: Axis(f"{p.axis.name}_tile", self._count(p)) for p in conv.pairs}
+        self.tiles = {p.axis.name: self._tile(p) for p in conv.pairs}
 
     def _count(self, p: Pair) -> int:
         return -(-p.n_results // self.m)
+
+    def _tile(self, p: Pair) -> Axis:
+        """The tiles along an axis, as many as reach its limit."""
+        limit = None if p.axis.limit is None else self._limit(p.axis.limit)
+        return Axis(f"{p.axis.name}_tile", self._count(p), limit)
+
+    def _limit(self, results: Expr) -> Expr:
+        return floordiv(add(results, idx(self.m - 1)), idx(self.m))
+
+    def _read(self, p: Pair, results: Expr) -> Expr:
+        """Elements along the data up to the last one that the first `results` read."""
+        return add(mul(results, idx(p.stride)), idx(p.start + p.tap.extent - p.stride))
 
     def _in_phases(self, axes: Iterable[Axis], inner: Mapping[str, Axis]) -> tuple[Axis, ...]:
         """`axes` with their phases, and their replacements in `inner`."""
@@ -202,19 +215,25 @@ class _Rewriter:
     # --- data ---------------------------------------------------------------------------------
 
     def _widened(self) -> tuple[Tensor, list[Op]]:
-        """The data, with zeros behind where the last tile reaches beyond its end."""
+        """The data, with zeros behind where the last tile reaches beyond its end.
+
+        What lies behind a limit is garbage, which a transform would mix with what counts.
+        """
         x = self.conv.data.tensor
         shape = list(x.shape)
         for p in self.conv.pairs:
             last = (self._count(p) * self.m - 1) * p.stride + p.tap.extent - 1
             reach = p.start + last * p.dilation + p.dilation
             shape[p.dimension] = max(shape[p.dimension], reach)
-        if tuple(shape) == x.shape:
+        ends = {p.dimension: (p, p.axis.limit) for p in self.conv.pairs if p.axis.limit is not None}
+        if tuple(shape) == x.shape and not ends:
             return x, []
-        axes = tuple(Axis(f"d{n}", e) for n, e in enumerate(shape))
-        tests = [
-            compare("lt", a.var, idx(n)) for a, n in zip(axes, x.shape, strict=True) if a.extent > n
-        ]
+        known: dict[int, Expr] = {d: self._read(p, limit) for d, (p, limit) in ends.items()}
+        reached = {d: mul(self._limit(limit), idx(self.m)) for d, (_, limit) in ends.items()}
+        limits = {d: self._read(p, reached[d]) for d, (p, _) in ends.items()}
+        axes = tuple(Axis(f"d{n}", e, limits.get(n)) for n, e in enumerate(shape))
+        known |= {n: idx(e) for n, e in enumerate(x.shape) if n not in ends and shape[n] > e}
+        tests = [compare("lt", axes[n].var, known[n]) for n in sorted(known)]
         body = select(reduce(both, tests), Load(x, tuple(a.var for a in axes)), f32(0.0))
         wide = compute(f"{self.name}.wide", axes, body)
         return wide.tensor, [wide]

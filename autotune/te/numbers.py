@@ -9,9 +9,10 @@ is used: a limit is at most the extent of its axis, an index is inside of its di
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TypeAlias
 
-from autotune.te.arith import Linear, linear
+from autotune.te.arith import Linear, bounds, linear
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import (
     INDEX,
@@ -19,9 +20,7 @@ from autotune.te.expr import (
     Const,
     Expr,
     Load,
-    idx,
     loads,
-    sub,
     variables,
     walk,
 )
@@ -48,9 +47,9 @@ def numbers(dag: ComputeDAG) -> dict[str, tuple[int, int]]:
     """Least and most value of each number that a limit, else a condition, else an index follows."""
     inputs = {p.name for p in dag.placeholders if not p.constant and p.tensor.size == 1}
     out: dict[str, tuple[int, int]] = {}
-    for bounds in (_of_limits, _of_conditions, _of_indices):
+    for place in (_of_limits, _of_conditions, _of_indices):
         found: dict[str, tuple[int, int]] = {}
-        for name, low, high in (b for op in dag.computes for b in bounds(op)):
+        for name, low, high in (b for op in dag.computes for b in place(op)):
             least, most = found.get(name, (low, high))
             found[name] = max(least, low), max(low, min(most, high))
         out = {n: span for n, span in found.items() if n in inputs} | out
@@ -68,12 +67,12 @@ def _of_limits(op: Compute) -> _Bounds:
 
 
 def _of_conditions(op: Compute) -> _Bounds:
-    extents = {a.name: a.extent for a in (*op.axes, *op.reduce_axes)}
+    """From the first place of a prefix to all places of the axes around."""
+    ranges = {a.name: (0, a.extent - 1) for a in (*op.axes, *op.reduce_axes)}
     for e in walk(op.body):
-        if isinstance(e, Compare) and e.op == "lt" and follows_numbers(e.b):
-            most = max((extents[v] for v in variables(e.a) if v in extents), default=0)
-            if most:
-                yield from _within(linear(sub(e.b, idx(linear(e.a).const))), 1, 1, most)
+        if isinstance(e, Compare) and e.op == "lt" and variables(e.a) and follows_numbers(e.b):
+            with suppress(KeyError):
+                yield from _within(linear(e.b), 1, 1, bounds(e.a, ranges)[1] + 1)
 
 
 def _of_indices(op: Compute) -> _Bounds:
@@ -84,9 +83,14 @@ def _of_indices(op: Compute) -> _Bounds:
 
 
 def _within(form: Linear, least: int, low: int, high: int) -> _Bounds:
-    """The values from `least` on of the only number of `form` that keep it in `low` … `high`."""
-    if len(form.terms) != 1:
+    """The values from `least` on of each number of `form` that keep it in `low` … `high`.
+
+    Where there are several, each has its most while the others have their least.
+    """
+    found = [(atom, c) for atom, c in form.terms if isinstance(atom, Load) and is_number(atom)]
+    if len(found) < len(form.terms) or any(c <= 0 for _, c in found):
         return
-    (atom, factor), rest = form.terms[0], form.const
-    if factor > 0 and isinstance(atom, Load) and is_number(atom):
-        yield atom.tensor.name, max(least, -((rest - low) // factor)), (high - rest) // factor
+    for atom, factor in found:
+        rest = form.const + least * sum(c for other, c in found if other != atom)
+        lowest = -((form.const - low) // factor) if len(found) == 1 else least
+        yield atom.tensor.name, max(least, lowest), (high - rest) // factor

@@ -166,6 +166,23 @@ def width(s: Sizes, rng: Random) -> ComputeDAG:
     return s.dag(s.compute("z", (h, half, o), pooled))
 
 
+def filtered(s: Sizes, rng: Random) -> ComputeDAG:
+    """A convolution that minimal filtering computes, over what counts alone or its padding."""
+    h, o, c, r, q = Axis("h", 4), Axis("o", 16), Axis("c", 4), Axis("r", 3), Axis("q", 3)
+    k, w = s.weight("k", (3, 3, 4, 16)), s.axis("w", "n")
+    if rng.random() < 0.5:
+        x = s.given("x", (6, s.size("n", 1, 2), 4))
+    else:
+        rows, wide, given = Axis("g", 6), s.axis("p", "n", 1, 2), s.given("x", (6, s.size("n"), 4))
+        place = sub(wide.var, idx(1))
+        inner = both(compare("ge", place, idx(0)), compare("lt", place, s.value("n")))
+        padded = select(inner, given[rows, place, c], f32(0.0))
+        x = s.compute("pad", (rows, wide, c), padded)
+    term = mul(x[add(h.var, r.var), add(w.var, q.var), c], k[r, q, c, o])
+    y = s.compute("y", (h, w, o), Reduce("sum", term, (r, q, c)))
+    return s.dag(s.compute("z", (h, w, o), maximum(y[h, w, o], f32(0.0))))
+
+
 def gathered(s: Sizes, rng: Random) -> ComputeDAG:
     """Rows at places that data tell, which are anything behind the length; integer quotients."""
     i, c = s.axis("i", "n"), Axis("c", rng.choice((4, 16)))
@@ -200,7 +217,7 @@ def moved(s: Sizes, rng: Random) -> ComputeDAG:
 
 
 TASKS: Mapping[str, Task] = {
-    t.__name__: t for t in (elementwise, product, scores, width, gathered, joined, moved)
+    t.__name__: t for t in (elementwise, product, scores, width, filtered, gathered, joined, moved)
 }
 
 
