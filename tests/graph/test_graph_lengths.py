@@ -276,3 +276,21 @@ def test_constants_over_a_length_are_divided(tmp_path: Path) -> None:
     proto = model(nodes, {"x": (1, "s")}, numbers)
     every = [{"sequence": n} for n in (1, 4, 40)]
     assert_lifted(proto, {"x": (1, Length("sequence", 40))}, every, tmp_path)
+
+
+def test_a_rank_that_depends_on_a_length_is_refused(tmp_path: Path) -> None:
+    """Squeeze without axes drops a batch of one."""
+    proto = model(node("Squeeze", "x"), {"x": ("b", 1, 4)})
+    with pytest.raises(NotLifted, match="has another rank at batch = 1"):
+        lifted(proto, {"x": (B, 1, 4)}, tmp_path)
+
+
+def test_places_that_are_mirrored_more_than_once_are_refused(tmp_path: Path) -> None:
+    """Where there are fewer of them than are asked for, as others never have."""
+    amounts = {"amounts": integers(0, 2, 0, 2)}
+    proto = model(node("Pad", "x amounts", mode="reflect"), {"x": (1, "s")}, amounts)
+    with pytest.raises(NotLifted, match="mirrors places more than once at sequence = 1"):
+        lifted(proto, {"x": (1, Length("sequence", 40))}, tmp_path)
+    steps = Length("sequence", 20, 4)
+    every = [{"sequence": n} for n in (1, 2, 20)]
+    assert_lifted(proto, {"x": (1, steps)}, every, tmp_path)

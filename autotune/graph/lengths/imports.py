@@ -19,6 +19,7 @@ from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Array, Graph
 from autotune.graph.lengths.numbers import Points
 from autotune.graph.network import named
+from autotune.graph.operators.movement import pad_amounts
 from autotune.graph.passes.pipeline import prepare
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import OnnxModel
@@ -108,12 +109,28 @@ def require_even(
             )
     for name in (n for n in first.types if all(n in g.types for g in (*graphs, graph))):
         shapes = [np.asarray(g.types[name].shape) for g in (*graphs, graph)]
+        if len({s.size for s in shapes}) > 1:
+            raise NotLifted(f"'{name}' has another rank at {_told(numbers)}", HINT)
         _require_even(points, shapes, numbers, f"the shape of '{name}'")
+    _require_reflections(numbers, graph)
     for name in first.constants:
         arrays = [g.constants.get(name) for g in (*graphs, graph)]
         known = [a for a in arrays if a is not None]
         if len(known) == len(arrays):
             _require_even(points, known, numbers, f"constant '{name}'")
+
+
+def _require_reflections(numbers: Mapping[str, int], graph: Graph) -> None:
+    """Places beyond an operand are mirrored once, or more often: in another way."""
+    for node in (n for n in graph.nodes if n.op == "Pad" and n.attrs.get("mode") == "reflect"):
+        shape = graph.shape(node.inputs[0])
+        amounts = pad_amounts(node, graph.constants, len(shape))
+        if amounts is None or any(
+            a >= n for a, n in zip(amounts, (*shape, *shape), strict=True) if a
+        ):
+            raise NotLifted(
+                f"Pad '{node.name}' mirrors places more than once at {_told(numbers)}", HINT
+            )
 
 
 def _require_even(
