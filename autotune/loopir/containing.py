@@ -45,7 +45,7 @@ from autotune.te.expr import (
     sub,
     variables,
 )
-from autotune.te.numbers import is_limited, is_number, numbers
+from autotune.te.numbers import is_limited, is_number, spans
 
 _DIVISIONS = ("floordiv", "mod")
 
@@ -53,7 +53,7 @@ _DIVISIONS = ("floordiv", "mod")
 def contain(program: Program, lowering: Lowering) -> Program:
     """Guard or clamp what numbers and data behind a limit may make wrong."""
     dag = lowering.state.dag
-    known = numbers(dag)
+    known = spans(dag)
     if not known:
         return program
     is_any = is_limited(dag)

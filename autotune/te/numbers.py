@@ -56,6 +56,22 @@ def numbers(dag: ComputeDAG) -> dict[str, tuple[int, int]]:
     return out
 
 
+_ANY = 1 << 40
+
+
+def spans(dag: ComputeDAG) -> dict[str, tuple[int, int]]:
+    """The numbers of `dag` with what they are at least and at most for certain: what a limit says.
+
+    A condition alone says nothing: all its places may count, or none.
+    """
+    limited = [b for op in dag.computes for b in _of_limits(op)]
+    found = dict.fromkeys(numbers(dag), (-_ANY, _ANY))
+    for name, low, high in limited:
+        if name in found:
+            found[name] = max(found[name][0], low), min(found[name][1], high)
+    return found
+
+
 _Bounds: TypeAlias = Iterator[tuple[str, int, int]]
 """A name, and the least and the most value that one place where it is used permits."""
 

@@ -17,7 +17,9 @@ from autotune.schedule.steps import ComputeAt, Split
 from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.te.codec import dag_from_json, dag_to_json
+from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import counted, evaluate
+from autotune.te.expr import Axis, add, compare, f32, select
 from autotune.te.validate import require_valid
 from tests.loopir.limited_tasks import MOST, TASKS, Sizes, values
 from tests.schedule.random_schedules import random_steps
@@ -111,3 +113,23 @@ def test_a_limit_is_part_of_a_task() -> None:
     assert dag_from_json(dag_to_json(whole)) == whole
     require_valid(whole)
     assert "and n[0]" in str(whole)
+
+
+def test_a_number_without_a_limit_may_be_anything() -> None:
+    """A condition of few places says nothing about what an index of more has room for."""
+    k, n = Axis("k", 4), placeholder("n", (1,), "int64")
+    x, y = placeholder("x", (4,)), placeholder("y", (30,))
+    here = select(compare("lt", k.var, n.tensor[0]), x.tensor[k], f32(0.0))
+    there = y.tensor[add(n.tensor[0], k.var)]
+    op = compute("z", (k,), add(here, there))
+    dag = ComputeDAG((n, x, y, op), ("z",))
+    program = lower(dag, (), verify=True)
+    rng = np.random.default_rng(0)
+    given = {"x": rng.standard_normal(4), "y": rng.standard_normal(30)}
+    given = {name: a.astype(np.float32) for name, a in given.items()}
+    for at in (0, 2, 3, 26):
+        first = [given["x"][i] if i < at else 0.0 for i in range(4)]
+        expected = np.array(first, np.float32) + given["y"][at : at + 4]
+        inputs = given | {"n": np.array([at])}
+        for found in (interpret(program, inputs)["z"], run_compiled(program, inputs, AVX2)["z"]):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
