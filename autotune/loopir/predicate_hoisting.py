@@ -7,13 +7,13 @@ Where the condition fails, every term is neutral and the iterations are skipped.
 out of every loop that it does not depend on, up to the outermost serial one; conditions that differ
 between elements of the register tile stay. A term that is padding times an infinite weight is
 skipped too, so it does not make a NaN. Where the condition is a length that data tell, the loop
-over its places is as long as that.
+over its places is as long as that, and all tiles but the last need no condition.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 
 from autotune.loopir.lowering import Lowering, map_accumulations
 from autotune.loopir.nodes import For, If, Program, Stmt, Store
@@ -28,8 +28,10 @@ from autotune.te.expr import (
     conjuncts,
     dtype_of,
     identity,
+    idx,
     is_guard,
     map_expr,
+    substitute,
     variables,
 )
 from autotune.te.prefixes import is_prefix, limit_of, prefixes
@@ -49,7 +51,7 @@ def _hoisted(stmt: Stmt, op: str) -> Stmt:
     inner = rewrite_exprs(stmt.body, lambda e: _given(e, needed)) if needed else stmt.body
     loop = replace(stmt, body=tuple(_hoisted(s, op) for s in inner))
     if stmt.limit is None:
-        loop = replace(loop, limit=_limit(stmt, op))
+        loop = _ended(loop, op)
     if not needed:
         return loop
     return If(reduce(both, sorted(needed, key=repr)), (loop,), ())
@@ -80,12 +82,27 @@ def conditions(term: Expr, op: str) -> Conditions:
             return frozenset()
 
 
-def _limit(loop: For, op: str) -> Expr | None:
-    """Iterations beyond which no condition holds that data tell: see `te.prefixes`."""
-    found = _telling(loop, op)
-    inner = {s.var for s in statements(loop.body) if isinstance(s, For)}
-    limits = (limit_of(c, loop.var, inner) for c in sorted(found, key=repr))
-    return next((limit for limit in limits if limit is not None), None)
+def _ended(loop: For, op: str) -> For:
+    """`loop` up to the last iteration in which a condition holds that data tell (`te.prefixes`).
+
+    In all but that one it holds for every loop inside, and is asked once for them.
+    """
+    inner = {s.var: s for s in statements(loop.body) if isinstance(s, For)}
+    for cond in sorted(_telling(loop, op), key=repr):
+        limit = limit_of(cond, loop.var, inner.keys())
+        if limit is None:
+            continue
+        if any(s.kind == "serial" for s in inner.values()):
+            return replace(loop, limit=limit)
+        given = frozenset((cond,))
+        body = rewrite_exprs(loop.body, partial(_given, known=given))
+        last: dict[str, Expr] = {
+            name: idx(s.extent - 1) for name, s in inner.items() if name in variables(cond)
+        }
+        if last:
+            body = (If(substitute(cond, last), body, loop.body),)
+        return replace(loop, limit=limit, body=body)
+    return loop
 
 
 def _telling(stmt: Stmt, op: str) -> Conditions:
