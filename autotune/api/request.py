@@ -33,8 +33,9 @@ T = TypeVar("T")
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 """Shapes of inputs, by name."""
-Values: TypeAlias = "int | Sequence[int] | Mapping[int, float]"
-"""Extents that a dimension takes: one, several, or each with how often it is used."""
+Values: TypeAlias = "int | str | Sequence[int] | Mapping[int, float]"
+"""Extents that a dimension takes: one, several, each with how often it is used, or all up to a
+most: "..512", in steps "..640/32" (see `ranges`)."""
 Dims: TypeAlias = "Mapping[str, Values]"
 """Extents of dimensions, by name."""
 Like: TypeAlias = "Mapping[str, ArrayLike] | ArrayLike | None"
@@ -57,10 +58,10 @@ def never() -> bool:
 @dataclass(frozen=True)
 class Source:
     """`model`: the path of an ONNX file, its bytes, or an `onnx.ModelProto`. `shapes`: of inputs
-    with open dimensions. `dims`: extents of dimensions by name, see `bindings`; a batch without a
-    size is one. `like`: arrays that have the shapes of inputs, by name, or that of the only input.
-    `constants`: inputs
-    that are the same in every inference. `random_weights`: for a model that comes without any; None
+    with open dimensions. `dims`: extents of dimensions by name, see `bindings`: "..512" for all up
+    to a most; a batch without a size is one, beside others that have some. `like`: arrays that have
+    the shapes of inputs, by name, or that of the only input. `constants`: inputs that are the same
+    in every inference. `random_weights`: for a model that comes without any; None
     as the log was made with. `operators`: files with ONNX operators of your own. `fallback`: what
     cannot be compiled is left to ONNX Runtime. `capacity`: most places of a state that grows, such
     as the keys and values of a decoder; then the model is compiled for steps of `chunks` new

@@ -39,6 +39,7 @@ from autotune.schedule.steps import Steps, steps_from_json
 from autotune.target import Target
 from autotune.te.codec import dag_from_json, dag_to_json
 from autotune.te.dag import ComputeDAG
+from autotune.te.extent import Length
 from autotune.te.validate import require_valid
 
 FORMAT = "autotune-log"
@@ -65,12 +66,13 @@ def _valid_dag(data: dict[str, Any]) -> ComputeDAG:
 class HeaderVariant:
     """One combination of shapes of a model that is tuned for several, as `Header` says them.
 
-    `share`: of all inferences; those of a header add up to 1.
+    `share`: of all inferences; those of a header add up to 1. `lengths`: see `Header`.
     """
 
     shapes: dict[str, tuple[int, ...]]
     share: Annotated[float, Holds(lambda share: share > 0, "above zero")]
     tasks: _Calls
+    lengths: Annotated[dict[str, Length], LEFT_OUT] = field(default_factory=dict)
 
 
 @brief
@@ -100,6 +102,8 @@ class Header:
     one each, the first in float32; `tasks` are those of all. `created` is ISO 8601 with time zone;
     `model_path` is empty where a model was not a file. `state`: of a model with a state, what a
     request says of it: `capacity`, `chunks`, `sessions`, `cache_type`, `dims` and `state`.
+    `lengths`: dimensions of which every extent up to a most is computed, by name; `shapes` are then
+    the longest.
     """
 
     run_id: str
@@ -122,6 +126,7 @@ class Header:
     variants: tuple[HeaderVariant, ...] = ()
     networks: tuple[HeaderNetwork, ...] = ()
     state: Annotated[dict[str, Any], LEFT_OUT] = field(default_factory=dict)
+    lengths: Annotated[dict[str, Length], LEFT_OUT] = field(default_factory=dict)
 
     @property
     def weights(self) -> dict[str, float]:

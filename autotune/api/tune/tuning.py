@@ -313,7 +313,7 @@ def new_header(
         for n, network in enumerate(networks)
     ]
     several = tuple(
-        HeaderVariant(v.shapes, v.share, tuple(found.items()))
+        HeaderVariant(v.shapes, v.share, tuple(found.items()), dict(v.lengths))
         for v, found in zip(variants, counts, strict=True)
     )
     return Header(
@@ -335,6 +335,7 @@ def new_header(
         constant_inputs=constants_to_json(first.constant_inputs),
         variants=several if len(several) > 1 else (),
         networks=_by_precision([networks, *others], [v.share for v in variants]) if others else (),
+        lengths=dict(variants[0].lengths),
     )
 
 

@@ -13,13 +13,15 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
 from onnx import ModelProto, TensorShapeProto, ValueInfoProto
 
 from autotune.errors import DynamicShape, UsageError
+from autotune.te.extent import Extent, Length
+from autotune.te.extent import Extents as LengthExtents
 from autotune.wording import Word, arguments
 
 Extents = Mapping[str, int]
@@ -109,6 +111,53 @@ def shapes_at(model: ModelProto, extents: Extents, shapes: Shapes | None = None)
     return given
 
 
+def extents_at(
+    model: ModelProto, lengths: Mapping[str, Length], shapes: Shapes
+) -> dict[str, LengthExtents]:
+    """Extents of the inputs that follow `lengths`, by dimension, where `shapes` are the longest.
+
+    Raises UsageError for a dimension that is an expression of them, and not affine in one.
+    """
+    known = _extents_of(model, shapes)
+    found = {}
+    for value in _inputs(model):
+        extents = tuple(
+            n if _is_fixed(dim) else _extent(_name(value, axis), n, lengths, known)
+            for axis, (dim, n) in enumerate(
+                zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False)
+            )
+        )
+        if any(isinstance(extent, Length) for extent in extents):
+            found[value.name] = extents
+    return found
+
+
+def _extent(name: str, longest: int, lengths: Mapping[str, Length], known: Extents) -> Extent:
+    """The extent of a dimension, which is one of the lengths, follows from one, or from none."""
+    if name in lengths:
+        return lengths[name]
+    bound = {**known, **{n: length.longest for n, length in lengths.items()}}
+    bound.pop(name, None)
+    steps = {
+        n: longest - (_evaluated(name, {**bound, n: length.at(length.most - 1)}) or 0)
+        for n, length in lengths.items()
+        if length.most > 1 and _evaluated(name, bound) == longest
+    }
+    moving = [n for n, step in steps.items() if step]
+    if not moving:
+        return longest
+    length = lengths[moving[0]]
+    found = Length(length.name, length.most, max(steps[moving[0]], 1))
+    found = replace(found, offset=longest - found.longest)
+    first = _evaluated(name, {**bound, length.name: length.at(1)})
+    if len(moving) > 1 or found.at(1) != first:
+        raise UsageError(
+            f"dimension '{name}' does not follow from one length alone",
+            f"give all but one of its sizes: {arguments(dims=dict.fromkeys(moving, SIZE))}",
+        )
+    return found
+
+
 def require_static(
     model: ModelProto, known: Container[str] = (), shapes: Shapes | None = None
 ) -> None:
@@ -140,6 +189,11 @@ def _told(name: str, places: Iterable[InputDimension]) -> str:
 def input_names(model: ModelProto) -> list[str]:
     """Names of the inputs that are tensors without a value."""
     return [value.name for value in _inputs(model)]
+
+
+def input_ranks(model: ModelProto) -> dict[str, int]:
+    """Number of dimensions of each input."""
+    return {v.name: len(v.type.tensor_type.shape.dim) for v in _inputs(model)}
 
 
 def is_decoder(model: ModelProto) -> bool:
@@ -226,7 +280,7 @@ def batches(
     `known`, `shapes`: see `require_static`.
     """
     free = {n: p for n, p in free_symbols(model, shapes or {}).items() if n not in known}
-    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in _inputs(model)}
+    ranks = input_ranks(model)
     named = [name for name in free if _NAMED_BATCH.fullmatch(name.lower())]
     firsts = {n: p for n, p in free.items() if n not in named and all(x.axis == 0 for x in p)}
     made_up = [name for name, places in firsts.items() if _is_made_up(name, places)]
