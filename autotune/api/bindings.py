@@ -2,6 +2,8 @@
 
 variants(path, dims={"batch": 1, "sequence": {16: 0.5, 128: 0.5}})
     ─► Variant({"ids": (1, 16)}, 0.5), Variant({"ids": (1, 128)}, 0.5)
+variants(path, dims={"batch": 1, "sequence": "..512"})
+    ─► Variant({"ids": (1, 512)}, lengths={"sequence": Length("sequence", 512)})
 """
 
 from __future__ import annotations
@@ -15,23 +17,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import ModelProto
 
+from autotune.api.mosts import assumed
 from autotune.api.operators import operators_of
+from autotune.api.ranges import length_of, told
 from autotune.api.request import Dims, Like, Source, Values
 from autotune.api.sources import model_files
 from autotune.api.states import replaced_state
 from autotune.cache import FileStore
-from autotune.errors import DynamicShape, UsageError
+from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import Constants, require_constant
 from autotune.graph.grown_networks import grown_networks
+from autotune.graph.lengths.lift import lifted_network
 from autotune.graph.network import Network, network_at
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import (
     SIZE,
     Shapes,
     batches,
+    extents_at,
     input_names,
     is_decoder,
     require_dimensions,
@@ -46,6 +53,7 @@ from autotune.network.check.oracles import Original
 from autotune.network.compile.variants import unified
 from autotune.network.runtime.apart import ApartProcess, apart
 from autotune.records import Header
+from autotune.te.extent import Length
 from autotune.wording import arguments
 
 PLAIN = "f32"
@@ -58,11 +66,13 @@ MOST_VARIANTS = 64
 class Variant:
     """One combination of extents: shapes of inputs by name, and its share of all inferences.
 
-    The shares of all variants of a model add up to 1.
+    The shares of all variants of a model add up to 1. `lengths`: dimensions of which every extent
+    up to a most is computed, by name; `shapes` are then the longest.
     """
 
     shapes: dict[str, tuple[int, ...]]
     share: float = 1.0
+    lengths: Mapping[str, Length] = field(default_factory=dict)
 
 
 def variants(
@@ -81,6 +91,7 @@ def variants(
     given = dict(shapes or {})
     if not dims:
         return (Variant(given),)
+    lengths = {n: length_of(n, text) for n, text in dims.items() if isinstance(text, str)}
     names, choices = list(dims), [_shares(name, values) for name, values in dims.items()]
     n_variants = math.prod(map(len, choices))
     if n_variants > MOST_VARIANTS:
@@ -95,6 +106,7 @@ def variants(
         Variant(
             dict(shapes_at(outline, dict(zip(names, (n for n, _ in point), strict=True)), given)),
             math.prod(share for _, share in point),
+            lengths,
         )
         for point in itertools.product(*choices)
     )
@@ -110,7 +122,7 @@ class Bound:
     in the beginning, for it is read several times. `grown`: of a model whose state grows, in the
     order of its variants. `replaced`: states of a fixed shape, by input. `process`: for models in
     ONNX Runtime, which one process serves as long as this is there. `notes`: what was settled that
-    the source left open.
+    the source left open. `lifted`: a network with lengths by its precision that was made already.
     """
 
     model: BoundModel
@@ -121,6 +133,7 @@ class Bound:
     replaced: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     process: ApartProcess = field(default_factory=apart, compare=False, repr=False)
+    lifted: dict[str, Network] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def path(self) -> Path:
@@ -133,10 +146,22 @@ class Bound:
         if self.grown:
             networks = grown_networks(self.model, self.grown, precision)
         else:
-            networks = (network_at(self.model, v.shapes, precision) for v in self.variants)
+            networks = (self._network(variant, precision) for variant in self.variants)
         if self.replaced:
             networks = (replace(n, state=replaced_state(n, self.replaced)) for n in networks)
         return unified(networks) if len(self.variants) > 1 else tuple(networks)
+
+    def _network(self, variant: Variant, precision: str) -> Network:
+        if not variant.lengths:
+            return network_at(self.model, variant.shapes, precision)
+        if precision in self.lifted:  # of one variant alone; its weights are not held
+            return self.lifted.pop(precision)
+        outline = read_outline(self.path)
+        bind_constants(outline, self.model.constants)
+        extents = extents_at(outline, variant.lengths, variant.shapes)
+        network = lifted_network(self.model, extents, precision)
+        fixed = dict(self.model.constants)
+        return replace(network, random_weights=self.model.random_weights, constant_inputs=fixed)
 
     def original(self, shapes: Shapes) -> Original:
         """The file at shapes of its inputs."""
@@ -173,35 +198,68 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
         shapes = tuple(Variant(one, 1 / len(several)) for one in several)
         return Bound(model, shapes, False, files, at)
     require_cache_type(source)
-    notes: tuple[str, ...] = ()
-    if source.shapes or source.dims or source.like is not None or not known:
-        given, dims, notes = _settled(path, source, fixed)
-        known = variants(path, given, dims, fixed)
     fallback = source.fallback and not source.state
     replaced = dict(source.state or {})
-    return Bound(model, known, fallback, files, replaced=replaced, notes=notes)
+    bound = Bound(model, known, fallback, files, replaced=replaced)
+    is_said = bool(source.shapes or source.dims or source.like is not None)
+    if known and not is_said:
+        return bound
+    outline = read_outline(path)
+    bind_constants(outline, fixed)
+    if is_said or replaced or is_decoder(outline):
+        return _settled(bound, source, outline)
+    return _open(bound, source, outline)
 
 
-def _settled(path: Path, source: Source, fixed: Constants) -> tuple[Shapes, Dims, tuple[str, ...]]:
-    """Shapes of inputs, extents of dimensions, and notes: as the source says, and a batch of one.
+def _open(bound: Bound, source: Source, outline: ModelProto) -> Bound:
+    """`bound` with every size up to mosts, as far as its network follows them (decision 0140)."""
+    fixed, reason = bound.model.constants, ""
+    for dims in assumed(outline):
+        found = replace(bound, variants=variants(bound.path, None, dims, fixed), lifted={})
+        try:
+            (network,) = found.networks()
+        except (UnsupportedOperator, UsageError, DynamicShape) as error:
+            reason = error.message
+            break
+        except ModelError as error:
+            reason = reason or error.message
+        else:
+            (variant,) = found.variants
+            sizes = ", ".join(map(told, variant.lengths.values()))
+            others = [f"{n} {v}" for n, v in dims.items() if isinstance(v, int)]
+            text = f"one artifact for all sizes: {', '.join([sizes, *others])}"
+            note = f"{text}; others by {arguments(dims=dims)}"
+            return replace(found, notes=(note,), lifted={PLAIN: network})
+    return _settled(bound, source, outline, reason)
+
+
+def _settled(bound: Bound, source: Source, outline: ModelProto, reason: str = "") -> Bound:
+    """`bound` at the sizes that the source names, with a batch of one; `reason`: why not at all.
 
     Raises UsageError for arrays that are like no input, DynamicShape for dimensions that are open.
     """
-    outline = read_outline(path)
-    bind_constants(outline, fixed)
     shapes = {**_shapes_like(source.like, input_names(outline)), **(source.shapes or {})}
     dims = dict(source.dims or {})
     require_dimensions(outline, dims)
-    assumed = batches(outline, dims, shapes)
+    one = batches(outline, dims, shapes)
     try:
-        require_static(outline, {*dims, *assumed}, shapes)
+        require_static(outline, {*dims, *one}, shapes)
     except DynamicShape as error:
-        raise _of_decoder(error) if is_decoder(outline) else error from None
-    if not assumed:
-        return shapes, dims, ()
-    sizes = arguments(dims=dict.fromkeys(assumed, SIZE))
-    note = f"the batch ({', '.join(assumed)}) is 1: {sizes} compiles for another"
-    return shapes, {**dims, **dict.fromkeys(assumed, 1)}, (note,)
+        raise _of_decoder(error) if is_decoder(outline) else _with_reason(error, reason) from None
+    notes: tuple[str, ...] = ()
+    if one:
+        sizes = arguments(dims=dict.fromkeys(one, SIZE))
+        notes = (f"the batch ({', '.join(one)}) is 1: {sizes} compiles for another",)
+        notes += (f"it is no length, with any size: {reason}",) if reason else ()
+    found = variants(bound.path, shapes, {**dims, **dict.fromkeys(one, 1)}, bound.model.constants)
+    return replace(bound, variants=found, notes=notes)
+
+
+def _with_reason(error: DynamicShape, reason: str) -> DynamicShape:
+    if not reason:
+        return error
+    message = f"{error.message}; one artifact for all sizes is not possible: {reason}"
+    return DynamicShape(message, error.hint, error.settings)
 
 
 def _of_decoder(error: DynamicShape) -> DynamicShape:
@@ -270,7 +328,9 @@ def _extents(dims: Dims | None) -> dict[str, int]:
     """Dimensions of one extent each. Raises UsageError for others."""
     found = {}
     for name, values in (dims or {}).items():
-        known = [values] if isinstance(values, int) else list(values)
+        known = (
+            [values] if isinstance(values, int) else [] if isinstance(values, str) else list(values)
+        )
         if len(known) != 1:
             raise UsageError(
                 f"dimension '{name}' of a model with a state has one extent", "give one"
@@ -280,7 +340,9 @@ def _extents(dims: Dims | None) -> dict[str, int]:
 
 
 def _shares(name: str, values: Values) -> list[tuple[int, float]]:
-    """Extents of a dimension with their shares, which add up to 1."""
+    """Extents of a dimension with their shares, which add up to 1; of a range the longest."""
+    if isinstance(values, str):
+        values = length_of(name, values).longest
     if isinstance(values, int):
         values = [values]
     weights = dict(values) if isinstance(values, Mapping) else dict.fromkeys(values, 1.0)
@@ -299,8 +361,8 @@ def _shares(name: str, values: Values) -> list[tuple[int, float]]:
 
 def variants_of(header: Header) -> tuple[Variant, ...]:
     """The variants that a log was made for."""
-    found = tuple(Variant(v.shapes, v.share) for v in header.variants)
-    return found or (Variant(header.shapes),)
+    found = tuple(Variant(v.shapes, v.share, v.lengths) for v in header.variants)
+    return found or (Variant(header.shapes, lengths=header.lengths),)
 
 
 def arrays_of(constants: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:

@@ -57,7 +57,9 @@ def table_rows(model: ModelProto) -> int | None:
     rows: list[int] = []
     for node in model.graph.node:
         if node.op_type == "Constant":
-            shapes |= {node.output[0]: tuple(a.t.dims) for a in node.attribute if a.name == "value"}
+            shapes.update(
+                (node.output[0], tuple(a.t.dims)) for a in node.attribute if a.HasField("t")
+            )
             continue
         if node.op_type in ("Shape", "Size"):
             sized.update(node.output)
@@ -73,7 +75,10 @@ def table_rows(model: ModelProto) -> int | None:
 
 
 def _rows_read(
-    node: NodeProto, model: ModelProto, shapes: Mapping[str, tuple[int, ...]], places: Container[str]
+    node: NodeProto,
+    model: ModelProto,
+    shapes: Mapping[str, tuple[int, ...]],
+    places: Container[str],
 ) -> Iterator[int]:
     """Rows of a constant of which `node` reads those at some of the `places`."""
     shape = shapes.get(node.input[0], ()) if node.input else ()

@@ -1,7 +1,7 @@
 """⑪ Ranges of a dimension: any extent up to a most, which each call brings.
 
-    length_of("sequence", "..512")      Length("sequence", 512)
-    length_of("width", "..640/32")      Length("width", 20, 32): 32, 64, …, 640
+length_of("sequence", "..512")      Length("sequence", 512)
+length_of("width", "..640/32")      Length("width", 20, 32): 32, 64, …, 640
 """
 
 from __future__ import annotations

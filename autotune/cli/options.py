@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
@@ -48,17 +48,30 @@ def _shape_text(text: str) -> tuple[str, tuple[int, ...]]:
     return match[1], tuple(int(d) for d in re.split("[x,]", match[2]))
 
 
-def _dimension(value: str) -> tuple[str, dict[int, float]]:
-    """`batch=1,4,8`, `sequence=16..256:16` or `sequence=16:0.5,128:0.5`: a name, which may hold
-    `=`, and its extents, each with its share."""
+_Dimension: TypeAlias = tuple[str, "dict[int, float] | str"]
+
+
+def _dimensions(value: str) -> list[_Dimension]:
+    """`batch=4`, `batch=..32,sequence=..512`: one or more, see `_dimension`."""
+    return [_dimension(part) for part in re.split(_NEXT_DIMENSION, value)]
+
+
+def _dimension(value: str) -> _Dimension:
+    """`batch=1,4,8`, `sequence=16..256:16`, `sequence=16:0.5,128:0.5` or `sequence=..512`: a name,
+    which may hold `=`, and its extents, each with its share, or the text of a range."""
+    from autotune.api.ranges import length_of
+
     name, found, text = value.rpartition("=")
+    if found and name and text.startswith("..") and "," not in text:
+        length_of(name, text)
+        return name, text
     extents: dict[int, float] = {}
     parts = [_extents(part.strip()) for part in text.split(",")]
     if not found or not name or not all(parts):
         raise UsageError(
             f"'{value}' gives a dimension no extents",
-            "write it like --dim batch=4, --dim batch=1,4,8, --dim sequence=16..256:16 "
-            "or --dim sequence=16:0.5,128:0.5",
+            "write it like --dim batch=4, --dim batch=1,4,8, --dim sequence=16..256:16, "
+            "--dim sequence=16:0.5,128:0.5 or, for all up to a most, --dim sequence=..512",
         )
     for extent, share in (pair for part in parts for pair in part.items()):
         if extent in extents:
@@ -189,8 +202,9 @@ def _shapes_of(pairs: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[
     return _named(pairs, "--shape", lambda name: "give every input once")
 
 
-def _dims_of(pairs: Iterable[tuple[str, dict[int, float]]]) -> dict[str, dict[int, float]]:
+def _dims_of(given: Iterable[list[_Dimension]]) -> dict[str, dict[int, float] | str]:
     """Extents by name of the dimension. Raises UsageError when a name comes twice."""
+    pairs = (pair for several in given for pair in several)
     return _named(pairs, "--dim", lambda name: f"write --dim {name}=1,4,8")
 
 
@@ -241,6 +255,8 @@ TIMES = Parsed("times", _times)
 """`1.2x`: so many times as much, above 0."""
 NAMED_FILE = Parsed("name=file", _named_file)
 _MOST_EXTENTS = 10_000
+_NEXT_DIMENSION = r"(?<=\d),(?=[^,=]*[^\d\s.,:/=][^,=]*=)"
+"""A comma behind extents, before another name."""
 MOST_CAPACITY = 1 << 20
 """Places of a state."""
 
@@ -255,11 +271,12 @@ _shape = click.option(
 _dim = click.option(
     "--dim",
     "dims",
-    type=Parsed("name=extents", _dimension),
+    type=Parsed("name=extents", _dimensions),
     multiple=True,
     callback=_as(_dims_of),
-    help="Extents of a dimension by name: batch=4; several make variants: batch=1,4,8, "
-    "sequence=16..256:16, with shares sequence=16:0.5,128:0.5. Repeatable.",
+    help="Extents of a dimension by name: batch=4; all up to a most: batch=..32,sequence=..512, in "
+    "steps width=..640/32; several make variants: batch=1,4,8, sequence=16..256:16, with shares "
+    "sequence=16:0.5,128:0.5. Repeatable.",
 )
 _like = click.option(
     "--like",

@@ -149,7 +149,7 @@ def _dims_json(dims: Dims) -> list[Any]:
 def _values_json(values: Values) -> Any:
     if isinstance(values, Mapping):
         return [list(pair) for pair in values.items()]
-    return values if isinstance(values, int) else list(values)
+    return values if isinstance(values, int | str) else list(values)
 
 
 def _file_hash(path: Path) -> str:

@@ -114,21 +114,19 @@ def shapes_at(model: ModelProto, extents: Extents, shapes: Shapes | None = None)
 def extents_at(
     model: ModelProto, lengths: Mapping[str, Length], shapes: Shapes
 ) -> dict[str, LengthExtents]:
-    """Extents of the inputs that follow `lengths`, by dimension, where `shapes` are the longest.
+    """Extents of the inputs in `shapes`, their longest, which follow `lengths` by dimension.
 
     Raises UsageError for a dimension that is an expression of them, and not affine in one.
     """
     known = _extents_of(model, shapes)
-    found = {}
+    found: dict[str, LengthExtents] = dict(shapes)
     for value in _inputs(model):
-        extents = tuple(
-            n if _is_fixed(dim) else _extent(_name(value, axis), n, lengths, known)
-            for axis, (dim, n) in enumerate(
-                zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False)
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) == len(shapes.get(value.name, ())):
+            found[value.name] = tuple(
+                n if _is_fixed(dim) else _extent(_name(value, axis), n, lengths, known)
+                for axis, (dim, n) in enumerate(zip(dims, shapes[value.name], strict=True))
             )
-        )
-        if any(isinstance(extent, Length) for extent in extents):
-            found[value.name] = extents
     return found
 
 
