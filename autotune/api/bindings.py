@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto
 
-from autotune.api.mosts import assumed
 from autotune.api.operators import operators_of
 from autotune.api.ranges import length_of, told
 from autotune.api.request import Dims, Like, Source, Values
@@ -36,6 +34,7 @@ from autotune.graph.network import Network, network_at
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import (
     SIZE,
+    Outline,
     Shapes,
     batches,
     extents_at,
@@ -46,6 +45,7 @@ from autotune.graph.reader.dimensions import (
     shapes_at,
 )
 from autotune.graph.reader.grown import Grown, for_sessions, grown
+from autotune.graph.reader.mosts import STEPS, assumed
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.state import CACHE_TYPES, SCORES
 from autotune.names import listed, require_known
@@ -152,16 +152,35 @@ class Bound:
         return unified(networks) if len(self.variants) > 1 else tuple(networks)
 
     def _network(self, variant: Variant, precision: str) -> Network:
+        """That of a variant. Raises UsageError where it has lengths that nothing can follow."""
         if not variant.lengths:
             return network_at(self.model, variant.shapes, precision)
         if precision in self.lifted:  # of one variant alone; its weights are not held
             return self.lifted.pop(precision)
+        try:
+            return self.with_lengths(variant, precision)
+        except UsageError:
+            raise
+        except ModelError as error:
+            names = ", ".join(f"'{name}'" for name in variant.lengths)
+            steps = {n: f"..{max(STEPS)}/{max(STEPS)}" for n in variant.lengths}
+            raise UsageError(
+                f"{names} cannot be of any size up to a most: {error.message}",
+                f"give sizes: {arguments(dims=dict.fromkeys(variant.lengths, SIZE))}; sizes of an "
+                f"image may be possible in steps: {arguments(dims=steps)}",
+            ) from error
+
+    def with_lengths(self, variant: Variant, precision: str) -> Network:
+        """The network of a variant for all sizes. Raises as `lifted_network`."""
         outline = read_outline(self.path)
         bind_constants(outline, self.model.constants)
         extents = extents_at(outline, variant.lengths, variant.shapes)
         network = lifted_network(self.model, extents, precision)
-        fixed = dict(self.model.constants)
-        return replace(network, random_weights=self.model.random_weights, constant_inputs=fixed)
+        return replace(
+            network,
+            random_weights=self.model.random_weights,
+            constant_inputs=dict(self.model.constants),
+        )
 
     def original(self, shapes: Shapes) -> Original:
         """The file at shapes of its inputs."""
@@ -211,14 +230,14 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     return _open(bound, source, outline)
 
 
-def _open(bound: Bound, source: Source, outline: ModelProto) -> Bound:
+def _open(bound: Bound, source: Source, outline: Outline) -> Bound:
     """`bound` with every size up to mosts, as far as its network follows them (decision 0140)."""
     fixed, reason = bound.model.constants, ""
     for dims in assumed(outline):
         found = replace(bound, variants=variants(bound.path, None, dims, fixed), lifted={})
         try:
-            (network,) = found.networks()
-        except (UnsupportedOperator, UsageError, DynamicShape) as error:
+            network = found.with_lengths(found.variants[0], PLAIN)
+        except (UnsupportedOperator, UsageError) as error:
             reason = error.message
             break
         except ModelError as error:
@@ -233,7 +252,7 @@ def _open(bound: Bound, source: Source, outline: ModelProto) -> Bound:
     return _settled(bound, source, outline, reason)
 
 
-def _settled(bound: Bound, source: Source, outline: ModelProto, reason: str = "") -> Bound:
+def _settled(bound: Bound, source: Source, outline: Outline, reason: str = "") -> Bound:
     """`bound` at the sizes that the source names, with a batch of one; `reason`: why not at all.
 
     Raises UsageError for arrays that are like no input, DynamicShape for dimensions that are open.

@@ -1,4 +1,4 @@
-"""Sizes that neither file nor user says: a batch of one, arrays alike, and what is still asked."""
+"""Sizes that neither file nor user says: all up to mosts, a batch of one, or asked for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import autotune
 from autotune.api.bindings import bind
+from autotune.api.ranges import length_of
 from autotune.api.request import Source
 from autotune.errors import DynamicShape, UsageError
+from autotune.graph.reader.mosts import assumed
+from autotune.te.extent import Length
 from tests.forking import Cli
 
 Extents = Sequence[int | str | None]
@@ -57,7 +60,7 @@ ONE: dict[str, dict[str, Extents]] = {
     "beside a batch of one": {"x": (None, 3), "y": (1, 3)},
     "one of twelve": {f"layer.{n}": ("batch", 4) for n in range(12)},
 }
-ASKED: dict[str, dict[str, Extents]] = {
+OTHERS: dict[str, dict[str, Extents]] = {
     "a length": {"x": ("batch", "sequence")},
     "a name that says nothing of a batch": {"x": ("rows", 3)},
     "samples": {"x": (None,)},
@@ -66,36 +69,97 @@ ASKED: dict[str, dict[str, Extents]] = {
     "an image": {"x": (None, 3, None, None)},
     "images": {"x": (1, 3, "?", "?")},
     "a batch and a length in one": {"x": ("batch_sequence", 3)},
+    "a length that follows": {"x": ("n",), "y": ("2 * n - 1",)},
 }
 
 
+def sizes(**inputs: Extents) -> dict[str, tuple[int, ...]]:
+    return {n: tuple(e if isinstance(e, int) else 1 for e in s) for n, s in inputs.items()}
+
+
+@pytest.mark.parametrize("kind", ONE | OTHERS)
+def test_nothing_said_is_all_sizes_up_to_mosts_that_are_named(tmp_path: Path, kind: str) -> None:
+    inputs = (ONE | OTHERS)[kind]
+    bound = bind(Source(saved(tmp_path, **inputs)))
+    (variant,) = bound.variants
+    (note,) = bound.notes
+    assert variant.lengths
+    for name, length in variant.lengths.items():
+        assert f"{name} up to {length.longest}" in note
+        assert f"'{name}': '..{length.longest}'" in note
+    (network,) = bound.networks()
+    assert set(network.lengths) == set(variant.lengths)
+    for name, shape in inputs.items():
+        port = next(p for p in network.inputs if p.name == name)
+        extents = port.extents or port.shape
+        assert [isinstance(e, int) for e in extents] == [isinstance(e, int) for e in shape]
+
+
 @pytest.mark.parametrize("kind", ONE)
-def test_a_batch_is_one_with_a_note(tmp_path: Path, kind: str) -> None:
-    path, told = saved(tmp_path, **ONE[kind]), list[str]()
-    want = {
-        name: tuple(n if isinstance(n, int) else 1 for n in shape)
-        for name, shape in ONE[kind].items()
-    }
-    found = shapes_of(path)
-    assert found == {name: shape for name, shape in want.items() if name in found}
-    assert found
-    done = autotune.compile(path, threads=1, check=False, cache=False, note=told.append)
-    assert {end.name: end.shape for end in done.artifact.inputs} == want
-    assert any(text.startswith("the batch (") and "SIZE" in text for text in told)
+def test_beside_given_sizes_a_batch_is_one_with_a_note(tmp_path: Path, kind: str) -> None:
+    path = saved(tmp_path, **ONE[kind], other=("other", 2))
+    want = {**sizes(**ONE[kind]), "other": (5, 2)}
+    bound = bind(Source(path, dims={"other": 5}))
+    (network,) = bound.networks()
+    assert {port.name: port.shape for port in network.inputs} == want
+    assert any(text.startswith("the batch (") and "SIZE" in text for text in bound.notes)
 
 
-@pytest.mark.parametrize("kind", ASKED)
-def test_other_sizes_are_asked_for_and_not_guessed(tmp_path: Path, kind: str) -> None:
-    path = saved(tmp_path, **ASKED[kind])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_beside_given_sizes_others_are_asked_for_and_not_guessed(tmp_path: Path, kind: str) -> None:
+    path = saved(tmp_path, **OTHERS[kind], other=("other", 2))
     with pytest.raises(DynamicShape, match="have no value") as caught:
-        shapes_of(path)
+        shapes_of(path, dims={"other": 5})
     assert "SIZE" in caught.value.hint
     assert "224" not in caught.value.hint
     arrays = {
-        name: np.zeros([n if isinstance(n, int) else 5 for n in shape])
-        for name, shape in ASKED[kind].items()
+        name: np.zeros([n if isinstance(n, int) else 9 if "2" in str(n) else 5 for n in shape])
+        for name, shape in OTHERS[kind].items()
     }
-    assert shapes_of(path, like=arrays) == {name: x.shape for name, x in arrays.items()}
+    like = {**arrays, "other": np.zeros((5, 2))}
+    assert shapes_of(path, like=like) == {name: x.shape for name, x in like.items()}
+
+
+def test_a_range_is_every_size_up_to_its_most(tmp_path: Path) -> None:
+    (found,) = bind(Source(saved(tmp_path, x=("batch", "n")), dims={"n": "..96/32"})).variants
+    assert found.shapes == {"x": (1, 96)}
+    assert found.lengths == {"n": Length("n", 3, 32)}
+    one, two = bind(Source(saved(tmp_path, x=("b", "n")), dims={"n": [8, 9], "b": "..4"})).variants
+    assert (one.shapes["x"], two.shapes["x"]) == ((4, 8), (4, 9))
+    assert one.lengths == two.lengths == {"b": Length("b", 4)}
+    path = saved(tmp_path, x=("n", "m"), y=("n * m",))
+    with pytest.raises(UsageError, match="does not follow from one length alone") as caught:
+        bind(Source(path, dims={"n": "..4", "m": "..5"})).networks()
+    assert "SIZE" in caught.value.hint
+    with pytest.raises(UsageError, match="one extent"):
+        autotune.compile(path, dims={"n": "..4"}, capacity=8)
+
+
+BAD_RANGES = {
+    "..0": "up to 0 has no extent",
+    "..8/0": "in steps of 0 has no extent",
+    "..650/32": "in steps of 32 is never 650",
+    "..5/8": "in steps of 8 is never 5",
+    "512": "cannot be '512'",
+    "2..8": "cannot be '2..8'",
+    "..": "cannot be '..'",
+}
+
+
+@pytest.mark.parametrize("text", BAD_RANGES)
+def test_a_range_without_extents_is_one_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=BAD_RANGES[text]) as caught:
+        bind(Source(saved(tmp_path, x=("batch", "n")), dims={"n": text}))
+    assert caught.value.hint
+    assert length_of("n", "..650/10") == Length("n", 65, 10)
+
+
+def test_a_range_of_what_the_file_fixes_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, x=("batch", 3))
+    with pytest.raises(UsageError, match=r"dimension 'x\.1' is 3 in the model"):
+        bind(Source(path, dims={"x.1": "..4"}))
+    with pytest.raises(UsageError, match="no dimension 'n'"):
+        bind(Source(path, dims={"n": "..4"}))
 
 
 def test_what_is_given_is_no_batch_of_one(tmp_path: Path) -> None:
@@ -144,5 +208,41 @@ def test_the_command_takes_files_and_says_what_it_took(cli: Cli, tmp_path: Path)
     assert "note: the batch (batch) is 1: --dim batch=SIZE compiles for another\n" in done.err
     assert cli("compile", path, "--dim", "n=6", "--strict", *words, cwd=tmp_path).code == 7
     done = cli("compile", path, *words, cwd=tmp_path)
-    assert done.code == 2
-    assert "no value: n (x.1)\nhint: give their sizes: --dim n=SIZE; or an input" in done.err
+    assert done.code == 0, done.err
+    assert "note: one artifact for all sizes: batch up to 8, n up to 512; others by" in done.err
+    assert "--dim batch=..8 --dim n=..512\n" in done.err
+    model = autotune.load(tmp_path / "m.atn")
+    for shape in ((1, 1), (3, 17), (8, 512)):
+        x = np.full(shape, -2, np.float32)
+        np.testing.assert_array_equal(model.run({"x": x})["x_y"], -x)
+    done = cli("compile", path, "--dim", "batch=..4,n=..96/32", *words, cwd=tmp_path)
+    assert done.code == 0, done.err
+    model = autotune.load(tmp_path / "m.atn")
+    assert model.run({"x": np.ones((3, 64), np.float32)})["x_y"].shape == (3, 64)
+    for given, told in (("n=..650/32", "never 650"), ("n=..0", "up to 0"), ("n=..x", "cannot be")):
+        done = cli("compile", path, "--dim", given, *words, cwd=tmp_path)
+        assert done.code == 2
+        assert told in done.err
+        assert "hint: " in done.err
+
+
+def test_a_table_of_positions_limits_a_length(tmp_path: Path) -> None:
+    rows = numpy_helper.from_array(np.ones((48, 4), np.float32), "rows")
+    places = numpy_helper.from_array(np.arange(48)[None], "places")
+    zero, one = (numpy_helper.from_array(np.array([n]), f"n{n}") for n in (0, 1))
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "n1"], ["end"]),
+        helper.make_node("Slice", ["places", "n0", "end", "n1"], ["p"]),
+        helper.make_node("Gather", ["rows", "p"], ["r"]),
+        helper.make_node("Add", ["x", "r"], ["y"]),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ("batch", "n", 4))
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [given], [made], [rows, places, zero, one])
+    opset = helper.make_opsetid("", 17)
+    path = tmp_path / "table.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    assert next(assumed(onnx.load(path))) == {"batch": "..8", "n": "..32"}
+    (variant,) = bind(Source(path)).variants
+    assert variant.shapes == {"x": (8, 32, 4)}

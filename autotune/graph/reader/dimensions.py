@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeAlias
 
 from onnx import ModelProto, TensorShapeProto, ValueInfoProto
 
@@ -24,6 +24,8 @@ from autotune.te.extent import Extent, Length
 from autotune.te.extent import Extents as LengthExtents
 from autotune.wording import Word, arguments
 
+Outline: TypeAlias = ModelProto
+"""A model as it is in its file, see `onnx_reader.read_outline`."""
 Extents = Mapping[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
 

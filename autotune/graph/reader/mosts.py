@@ -1,4 +1,4 @@
-"""⑪ Mosts of open dimensions that nobody has said anything of (decision 0140).
+"""① Mosts of open dimensions that nobody has said anything of (decision 0140).
 
     for ranges in assumed(outline):         # the first that the model can be compiled for counts
         ranges                              {"batch": "..8", "sequence": "..512"}
