@@ -38,6 +38,7 @@ from autotune.graph.reader.dimensions import (
     Shapes,
     batches,
     extents_at,
+    free_symbols,
     input_names,
     is_decoder,
     require_dimensions,
@@ -225,7 +226,8 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
         return bound
     outline = read_outline(path)
     bind_constants(outline, fixed)
-    if is_said or replaced or is_decoder(outline):
+    is_batch_alone = not set(free_symbols(outline, {})) - set(batches(outline))
+    if is_said or replaced or is_batch_alone or is_decoder(outline):
         return _settled(bound, source, outline)
     return _open(bound, source, outline)
 

@@ -77,9 +77,21 @@ def sizes(**inputs: Extents) -> dict[str, tuple[int, ...]]:
     return {n: tuple(e if isinstance(e, int) else 1 for e in s) for n, s in inputs.items()}
 
 
-@pytest.mark.parametrize("kind", ONE | OTHERS)
+@pytest.mark.parametrize("kind", ONE)
+def test_a_batch_is_one_with_a_note(tmp_path: Path, kind: str) -> None:
+    path, told = saved(tmp_path, **ONE[kind]), list[str]()
+    want = sizes(**ONE[kind])
+    found = shapes_of(path)
+    assert found
+    assert found == {name: shape for name, shape in want.items() if name in found}
+    done = autotune.compile(path, threads=1, check=False, cache=False, note=told.append)
+    assert {end.name: end.shape for end in done.artifact.inputs} == want
+    assert any(text.startswith("the batch (") and "SIZE" in text for text in told)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
 def test_nothing_said_is_all_sizes_up_to_mosts_that_are_named(tmp_path: Path, kind: str) -> None:
-    inputs = (ONE | OTHERS)[kind]
+    inputs = OTHERS[kind]
     bound = bind(Source(saved(tmp_path, **inputs)))
     (variant,) = bound.variants
     (note,) = bound.notes
@@ -105,7 +117,7 @@ def test_beside_given_sizes_a_batch_is_one_with_a_note(tmp_path: Path, kind: str
     assert any(text.startswith("the batch (") and "SIZE" in text for text in bound.notes)
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", sorted(OTHERS.keys() - {"samples"}))  # which are a batch there
 def test_beside_given_sizes_others_are_asked_for_and_not_guessed(tmp_path: Path, kind: str) -> None:
     path = saved(tmp_path, **OTHERS[kind], other=("other", 2))
     with pytest.raises(DynamicShape, match="have no value") as caught:

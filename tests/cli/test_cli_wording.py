@@ -114,13 +114,15 @@ def test_arguments_become_options(text: str, told: str) -> None:
 def test_each_door_tells_of_open_dimensions_in_its_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = '<ir_version: 9, opset_import: ["" : 17]> g (float[rows, 4] x) => (float[rows, 4] y)'
+    head = '<ir_version: 9, opset_import: ["" : 17]> g (float[rows, 4] x) => (float[4, rows] y)'
+    mixed = "s = Constant <value = int64[2] {4, -1}> () a = Reshape (x, s) y = Abs (a)"
     path = tmp_path / "m.onnx"
-    onnx.save(onnx.parser.parse_model(f"{head} {{ y = Abs (x) }}"), path)
+    onnx.save(onnx.parser.parse_model(f"{head} {{ {mixed} }}"), path)
     with pytest.raises(autotune.DynamicShape) as caught:
         autotune.compile(path)
     told = "".join(traceback.format_exception_only(caught.value))
     sizes = "give their sizes: `dims={'rows': SIZE}`; or an input that has them: `like=ARRAYS`"
+    assert "one artifact for all sizes is not possible: " in told
     assert told.endswith(f"\nhint: {sizes}\n")
     assert run(["compile", str(path)]) == 2
     assert (
