@@ -14,19 +14,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
-from autotune.codec import within
+from autotune.codec import LEFT_OUT, within
 
 _MOST = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """`factor`·n + `offset` of the number `name` of a call, 1 ≤ n ≤ `most`."""
+    """`factor`·n + `offset` of the number `name` of a call, `least` ≤ n ≤ `most`."""
 
     name: str
     most: Annotated[int, within(1, _MOST)]
     factor: Annotated[int, within(1, _MOST)] = 1
     offset: Annotated[int, within(-_MOST, _MOST)] = 0
+    least: Annotated[int, within(1, _MOST), LEFT_OUT] = 1
 
     def at(self, n: int) -> int:
         """The extent for a number."""
@@ -40,7 +41,7 @@ class Length:
     def number(self, extent: int) -> int | None:
         """The number that an extent is for; None for an extent that no number has."""
         n, rest = divmod(extent - self.offset, self.factor)
-        return n if rest == 0 and 1 <= n <= self.most else None
+        return n if rest == 0 and self.least <= n <= self.most else None
 
     def __str__(self) -> str:
         product = self.name if self.factor == 1 else f"{self.factor}·{self.name}"

@@ -294,3 +294,19 @@ def test_places_that_are_mirrored_more_than_once_are_refused(tmp_path: Path) -> 
     steps = Length("sequence", 20, 4)
     every = [{"sequence": n} for n in (1, 2, 20)]
     assert_lifted(proto, {"x": (1, steps)}, every, tmp_path)
+
+
+@pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND"])
+@pytest.mark.parametrize(("place", "least"), [(-1, 1), (0, 1), (1, 2), (-2, 2), (7, 8)])
+def test_lengths_that_a_model_does_not_take_are_none(
+    tmp_path: Path, op: str, place: int, least: int
+) -> None:
+    """An element behind the length is no answer. Other lengths may be as short as ever."""
+    shape = {"Gather": (1,), "GatherElements": (1, 4), "GatherND": (1, 1)}[op]
+    nodes = [node(op, "x k", "y"), node("Add", "y b", "z")]
+    proto = model(nodes, {"x": ("n", 4), "b": ("m", 4)}, {"k": np.full(shape, place)})
+    dims = {"x": (Length("n", 64), 4), "b": (Length("m", 16), 4)}
+    assert_lifted(proto, dims, [{"n": n, "m": 1} for n in (least, 9, 64)], tmp_path)
+    ports = {p.name: p for p in lifted(proto, dims, tmp_path).inputs}
+    assert ports["x"].extents[0] == Length("n", 64, least=least)
+    assert ports["b"].extents[0] == Length("m", 16)

@@ -7,6 +7,7 @@ model takes, it is not; so extents have to be there what they are elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -28,8 +29,8 @@ from autotune.graph.subgraph import undefined
 from autotune.te.extent import Extents, Length, at
 
 HINT = "give that dimension one size, or sizes in steps (a multiple of 2, 4, 8, …)"
-_MOST_LEAST = 8
-"""A model that takes no smaller number is not looked at below the points."""
+_MOST_LEAST = 10
+"""A model that takes none of these is compiled for the most alone."""
 _FEW = 64
 """Elements of a constant that may decide a shape."""
 
@@ -82,15 +83,22 @@ class OpenModel:
         model = named(partial(self.bound.load, shapes))
         return model, named(partial(import_graph, model, self.bound.operators))
 
-    def least(self) -> tuple[Mapping[str, int], Graph] | None:
-        """The model as it was read at the least number that it takes."""
-        for n in range(1, _MOST_LEAST + 1):
-            numbers = {name: min(n, most) for name, most in self.mosts.items()}
-            try:
-                return numbers, _light(self._read(numbers)[1])
-            except ModelError:
-                continue
-        return None
+    def least(self) -> tuple[Mapping[str, int], Graph]:
+        """The least numbers that the model takes, and as it was read there. Raises ModelError."""
+        ones = dict.fromkeys(self.mosts, 1)
+        with suppress(ModelError):
+            return ones, _light(self._read(ones)[1])
+        numbers = {name: self._least(name) for name in self.mosts}
+        return numbers, _light(self._read(numbers)[1])
+
+    def _least(self, name: str) -> int:
+        """The least number of one length, beside the most of the others."""
+        most: int = self.mosts[name]
+        for n in range(1, min(_MOST_LEAST, most) + 1):
+            with suppress(ModelError):
+                self._read(self.mosts | {name: n})
+                return n
+        return most
 
 
 def require_even(

@@ -77,14 +77,13 @@ def _at_points(
     model: OpenModel,
     points: Points,
     first: ImportedModel,
-    least: tuple[Mapping[str, int], Graph] | None,
+    least: tuple[Mapping[str, int], Graph],
 ) -> Network:
     """The network of a model that is `first` at the most. Raises ModelError."""
     others = (model.imported(numbers) for numbers in points.at[1:])
     imports = [first, *(found.sharing(first) for found in others)]
-    if least is not None:
-        require_even(points, [i.graph for i in imports], *least)
-    network = named(_Lifter(points, imports, model.dims).network)
+    require_even(points, [i.graph for i in imports], *least)
+    network = named(_Lifter(points, imports, model.dims, least[0]).network)
     bound = model.bound
     network = replace(
         network,
@@ -102,6 +101,7 @@ class _Lifter:
     points: Points
     imports: Sequence[ImportedModel]
     dims: Mapping[str, Extents]
+    leasts: Mapping[str, int]
     layouts: dict[str, LengthLayout] = field(default_factory=dict)
     """Of the tensors at the most that are known so far."""
     known: dict[object, tuple[Lifted, ComputeDAG]] = field(default_factory=dict)
@@ -352,7 +352,7 @@ class _Lifter:
         ((name, factor),) = dim[0].factors
         if factor < 1:
             return None
-        return Length(name, self.points.most[name], factor, dim[0].offset)
+        return Length(name, self.points.most[name], factor, dim[0].offset, self.leasts[name])
 
 
 class _Copies:

@@ -247,10 +247,15 @@ class Artifact:
         return replace(self, inputs=inputs, outputs=outputs, lengths={}, others=())
 
     @property
+    def possible(self) -> dict[str, range]:
+        """The numbers that each length may have."""
+        extents = (extent for end in (*self.inputs, *self.outputs) for extent in end.extents)
+        return {e.name: range(e.least, e.most + 1) for e in extents if isinstance(e, Length)}
+
+    @property
     def mosts(self) -> dict[str, int]:
         """The largest number of each length."""
-        extents = (extent for end in (*self.inputs, *self.outputs) for extent in end.extents)
-        return {e.name: e.most for e in extents if isinstance(e, Length)}
+        return {name: numbers[-1] for name, numbers in self.possible.items()}
 
     @property
     def variants(self) -> tuple[Artifact, ...]:

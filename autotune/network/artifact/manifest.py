@@ -252,10 +252,13 @@ def _require_lengths(
         port = given[name]
         is_number = (port.dtype, port.shape, port.extents) == ("int64", (1,), ())
         require(is_number and port.window is None, f"'{name}' is no number")
-    mosts: dict[str, int] = {}
+    bounds: dict[str, tuple[int, int]] = {}
     for port in (*inputs, *outputs):
         found = [e for e in port.extents if isinstance(e, Length)]
-        known = all(e.name in lengths and mosts.setdefault(e.name, e.most) == e.most for e in found)
+        spans = [(e.name, (e.least, e.most)) for e in found]
+        known = all(
+            n in lengths and bounds.setdefault(n, s) == s and s[0] <= s[1] for n, s in spans
+        )
         require(known, f"'{port.name}' follows a number that is not known")
         if port.extents:
             _require_extents(port, dict.fromkeys(lengths, 1))

@@ -37,12 +37,12 @@ def numbers_of(ports: Sequence[Endpoint], shapes: Mapping[str, tuple[int, ...]])
     return numbers
 
 
-def require_numbers(mosts: Mapping[str, int], numbers: Mapping[str, int]) -> None:
-    """Raise UsageError unless there is a number within bounds for each length."""
-    known = ", ".join(f"'{name}' from 1 to {most}" for name, most in mosts.items())
-    for name in {**mosts, **numbers}:
+def require_numbers(possible: Mapping[str, range], numbers: Mapping[str, int]) -> None:
+    """Raise UsageError unless there is one of the `possible` numbers for each length."""
+    known = ", ".join(f"'{name}' from {n[0]} to {n[-1]}" for name, n in possible.items())
+    for name in {**possible, **numbers}:
         n = numbers.get(name)
-        if n is None or not 1 <= n <= mosts.get(name, 0):
+        if n is None or n not in possible.get(name, ()):
             what = f"no number for '{name}'" if n is None else f"no '{name}' of {n}"
             raise UsageError(f"there is {what}", f"give {known or 'none'}")
 
@@ -88,7 +88,7 @@ def _number(port: Endpoint, axis: int, given: int, length: Length) -> int:
         raise UsageError(
             f"{where}, at most {length.longest} are possible", f"compile the model for more: {more}"
         )
-    least = length.at(1)
+    least = length.at(length.least)
     if given < least:
         raise UsageError(f"{where}, at least {least} are needed", "give more, or do not call it")
     near = (given - length.offset) // length.factor
@@ -106,8 +106,8 @@ def _misfit(port: Endpoint, shape: tuple[int, ...]) -> UsageError:
 
 
 def _mosts(port: Endpoint) -> str:
-    lengths = {e.name: e.most for e in port.extents if isinstance(e, Length)}
-    return ", ".join(f"{name} from 1 to {most}" for name, most in lengths.items())
+    lengths = {e.name: e for e in port.extents if isinstance(e, Length)}
+    return ", ".join(f"{name} from {e.least} to {e.most}" for name, e in lengths.items())
 
 
 def _disagreement(

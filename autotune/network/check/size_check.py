@@ -1,4 +1,4 @@
-"""⑩ Check of a network with lengths: at 1, at the most and between, each beside the oracle.
+"""⑩ Check of a network with lengths: at the least, at the most and between, each beside the oracle.
 
     check_any(model, network, original) ─► Report: of one size, or of several together
 
@@ -49,7 +49,7 @@ def check_any(
     experience = experience or Experience()
     by_size = _by_size(model.artifact, given)
     reports = []
-    for n, numbers in enumerate(_sizes(model.lengths, by_size, seed)):
+    for n, numbers in enumerate(_sizes(model.artifact.possible, by_size, seed)):
         one = model.sized(numbers)
         shapes = {end.name: end.shape for end in one.input_info}
         own = by_size.get(_key(numbers), ())
@@ -81,15 +81,17 @@ def _by_size(
     return found
 
 
-def _sizes(mosts: Numbers, asked: Mapping[Any, object], seed: int) -> Iterator[Numbers]:
-    """The most, then 1, then some between, and those of a user's inputs; each once."""
+def _sizes(
+    possible: Mapping[str, range], asked: Mapping[Any, object], seed: int
+) -> Iterator[Numbers]:
+    """The most, then the least, then some between, and those of a user's inputs; each once."""
+    mosts, leasts = ({name: n[at] for name, n in possible.items()} for at in (-1, 0))
     rng = np.random.default_rng([seed, *mosts.values()])
     drawn = [
-        {name: int(rng.integers(1, most + 1)) for name, most in mosts.items()}
+        {name: int(rng.integers(n[0], n[-1] + 1)) for name, n in possible.items()}
         for _ in range(_BETWEEN)
     ]
-    ones: Numbers = dict.fromkeys(mosts, 1)
-    for key in dict.fromkeys(map(_key, (mosts, ones, *drawn, *map(dict, asked)))):
+    for key in dict.fromkeys(map(_key, (mosts, leasts, *drawn, *map(dict, asked)))):
         yield dict(key)
 
 

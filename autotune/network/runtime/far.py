@@ -90,7 +90,7 @@ class FarModel(Model):
 
     def sized(self, numbers: Mapping[str, int]) -> FarModel:
         """See `Model`."""
-        require_numbers(self.lengths, numbers)
+        require_numbers(self.artifact.possible, numbers)
         if not self.artifact.lengths:
             return self
         model = object.__new__(FarModel)  # over the same memory

@@ -149,7 +149,7 @@ class Model:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The largest number of each length, by name; the least is 1."""
+        """The largest number of each length, by name."""
         return self.artifact.mosts
 
     def __repr__(self) -> str:
@@ -268,9 +268,9 @@ class Model:
     def sized(self, numbers: Mapping[str, int]) -> Model:
         """This model at these numbers of its lengths: one of one size, over the same memory.
 
-        Raises UsageError for others than from 1 to the most of each.
+        Raises UsageError for others than `Artifact.possible`.
         """
-        require_numbers(self.lengths, numbers)
+        require_numbers(self.artifact.possible, numbers)
         if not self.artifact.lengths:
             return self
         model = object.__new__(Model)  # `copy` makes another
