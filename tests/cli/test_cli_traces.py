@@ -103,7 +103,7 @@ def test_every_command_is_watched() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words", [words for calls in COMMANDS.values() for words in calls], ids="-".join
 )

@@ -330,12 +330,12 @@ def test_two_kinds_of_devices_are_tuned_for_in_one_log(
     log = tmp_path / "log.jsonl"
     with farm(tmp_path_factory.mktemp("farm"), here=HERE, arm=ARM) as found:
         source = ("tune", f"{found.workload}:task", "--args", "16,16,16", "--log", str(log))
-        session = found.tune(*source, "--runner", found.address, "--trials", "8")
+        session = found.tune(*source, "--runner", found.address, "--trials", "4")
         assert session.wait(300) == 0, (found.folder / "session.txt").read_text()
         kept, told = read_log(log), found.told()
     assert problems_of(kept, told) == []
     assert len(kept.targets) == 2
-    assert {k: n for k, n in told.items() if k} == dict.fromkeys(kept.targets, 8)
+    assert {k: n for k, n in told.items() if k} == dict.fromkeys(kept.targets, 4)
     by_device = Counter((r.result.device, r.target_key) for r in kept.records)
     assert {device for device, _ in by_device} == {"here", "arm"}
     arm = next(key for device, key in by_device if device == "arm")

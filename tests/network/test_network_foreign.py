@@ -73,7 +73,7 @@ def compiler(target: str) -> Iterator[FarCompiler]:
         found.close()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "target", ["neoverse-v1", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
