@@ -25,6 +25,8 @@ FLOORS = {
     "codec": 0,
     "conditions": 0,
     "dtypes": 0,
+    "extent": 0,
+    "strides": 0,
     "errors": 0,
     "target": 0,
     "config": 0,

@@ -25,6 +25,7 @@ from autotune.api.sources import model_files
 from autotune.api.states import replaced_state
 from autotune.cache import FileStore
 from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
+from autotune.extent import Length
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import Constants, require_constant
@@ -54,7 +55,6 @@ from autotune.network.check.oracles import Original
 from autotune.network.compile.variants import unified
 from autotune.network.runtime.apart import ApartProcess, apart
 from autotune.records import Header
-from autotune.te.extent import Length
 from autotune.wording import arguments
 
 PLAIN = "f32"

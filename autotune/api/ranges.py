@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from autotune.errors import UsageError
-from autotune.te.extent import Length
+from autotune.extent import Length
 from autotune.wording import arguments
 
 _RANGE = re.compile(r"\.\.(\d{1,9})(?:/(\d{1,9}))?")

@@ -22,11 +22,11 @@ from autotune.graph.ir import Graph, Node, moves_nothing, to_first, to_last
 from autotune.graph.joined_groups import JoinedGroups
 from autotune.graph.partition import Group
 from autotune.graph.subgraph import Subgraph, build_subgraph
+from autotune.strides import dense as strides_of
+from autotune.strides import padded_strides
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
 from autotune.te.order import reordered
-from autotune.te.strides import dense as strides_of
-from autotune.te.strides import padded_strides
 
 
 def channels_first_groups(graph: Graph, groups: Sequence[Group]) -> Iterator[JoinedGroups]:
@@ -119,7 +119,7 @@ def _channels_first(
 def _collapsed(dag: ComputeDAG, ports: Set[str]) -> ComputeDAG:
     """`dag` with rows of `ports`, memory of the model's, merged: longer ones fill vectors better.
 
-    Not where candidates would be measured on rows further apart than these are, see `te.strides`.
+    Not where candidates would be measured on rows further apart than these are: `autotune.strides`.
     """
     merged = collapse(dag, ports)
     tensors = [merged[n].tensor for n in ports]

@@ -22,6 +22,7 @@ import numpy as np
 from autotune.brief import brief
 from autotune.config import PRECISIONS
 from autotune.errors import AutotuneError, ModelError
+from autotune.extent import Extents
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.channels_first import channels_first_groups
 from autotune.graph.constant_values import Constants
@@ -41,10 +42,9 @@ from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.state import StateInfo
 from autotune.graph.storage import Activation, plan_storage
 from autotune.graph.subgraph import Definitions, Subgraph, undefined
+from autotune.strides import dense
 from autotune.te.dag import ComputeDAG
-from autotune.te.extent import Extents
 from autotune.te.products import precision_of
-from autotune.te.strides import dense
 
 A = TypeVar("A")
 

@@ -4,7 +4,7 @@ The inputs of a Concat are computed in place, in their part of its result, also 
 all but the last dimension lies between. A Slice is a view, and a Reshape is the same memory under
 another shape. Where no view is possible, an `Identity` group copies. Views are dense in the last
 dimension, and all dimensions before it must collapse into one (see `te.collapse`). Owned memory is
-dense, or has row-stride padding (`te.strides`) where no view needs dense rows.
+dense, or has row-stride padding (`autotune.strides`) where no view needs dense rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 from autotune.graph.ir import Graph, Node, Shape
 from autotune.graph.operators.state import APPEND
 from autotune.graph.partition import Group
-from autotune.te.strides import dense, padded_strides
+from autotune.strides import dense, padded_strides
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from autotune.loopir.instance import Instance
 from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Stmt, Store
 from autotune.schedule.exact import host_of
 from autotune.schedule.state import Stage, State
+from autotune.strides import dense
 from autotune.te.expr import (
     Expr,
     Load,
@@ -54,7 +55,6 @@ from autotune.te.expr import (
     mul,
     select,
 )
-from autotune.te.strides import dense
 
 LIMIT = 2.0**56
 """Largest sum of squares of the transformed data of one decision. Blocks of a million elements of

@@ -26,8 +26,8 @@ from autotune.loopir.verify import verify as verify_program
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import Steps
+from autotune.strides import dense
 from autotune.te.dag import ComputeDAG
-from autotune.te.strides import dense
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ from autotune.loopir.visitor import (
 )
 from autotune.schedule.state import Iterator, SplitRelation, Stage, State
 from autotune.schedule.steps import LAUNCH_INDICES
+from autotune.strides import dense, padded_strides
 from autotune.te.arith import simplify
 from autotune.te.expr import (
     REDUCE_BINARY,
@@ -84,7 +85,6 @@ from autotune.te.expr import (
 )
 from autotune.te.prefixes import prefixes
 from autotune.te.routes import Route
-from autotune.te.strides import dense, padded_strides
 
 
 def build_nests(program: Program, lowering: Lowering) -> Program:

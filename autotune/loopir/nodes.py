@@ -22,9 +22,9 @@ from typing import TypeAlias
 
 from autotune.brief import brief
 from autotune.dtypes import dtype_bytes
+from autotune.strides import spanned
 from autotune.te.dag import Compute
 from autotune.te.expr import Axis, Expr, Tensor
-from autotune.te.strides import spanned
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from autotune.loopir.nodes import (
     Store,
 )
 from autotune.loopir.visitor import body_loads, rewrite_exprs, statements
+from autotune.strides import dense
 from autotune.te.arith import bounds, linear, simplify
 from autotune.te.expr import (
     Axis,
@@ -49,7 +50,6 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
-from autotune.te.strides import dense
 
 Loops = tuple[tuple[str, int], ...]
 

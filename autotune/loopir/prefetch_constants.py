@@ -24,9 +24,9 @@ from autotune.loopir.nodes import Alloc, Body, For, If, Kernel, Let, PrefetchLin
 from autotune.loopir.visitor import body_loads, loop_extents, statements
 from autotune.pages import CACHE_LINE
 from autotune.schedule.steps import NEXT_PANEL
+from autotune.strides import dense
 from autotune.te.arith import offset
 from autotune.te.expr import Expr, Load, Var, add, floordiv, idx, mul, substitute, variables
-from autotune.te.strides import dense
 
 Loops = tuple[tuple[str, int], ...]
 _MAX_SHARERS = 64

@@ -21,9 +21,9 @@ from autotune.loopir.nodes import (
     Stmt,
     Store,
 )
+from autotune.strides import dense
 from autotune.te.dag import print_compute, print_expr
 from autotune.te.expr import Expr, Tensor
-from autotune.te.strides import dense
 
 _TAB = "  "
 

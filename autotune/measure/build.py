@@ -12,9 +12,9 @@ from autotune.loopir.in_place import replaceable
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program, with_strides, without_bodies
 from autotune.schedule.steps import Steps
+from autotune.strides import padded_strides
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
-from autotune.te.strides import padded_strides
 
 
 @dataclass(frozen=True, slots=True)

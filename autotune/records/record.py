@@ -34,12 +34,12 @@ from autotune.codec import (
 )
 from autotune.config import MOST_THREADS, TuneConfig
 from autotune.errors import LogMismatch
+from autotune.extent import Length
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps, steps_from_json
 from autotune.target import Target
 from autotune.te.codec import dag_from_json, dag_to_json
 from autotune.te.dag import ComputeDAG
-from autotune.te.extent import Length
 from autotune.te.validate import require_valid
 
 FORMAT = "autotune-log"

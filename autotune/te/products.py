@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from autotune.dtypes import holds
+from autotune.strides import dense
 from autotune.target.isa import INSTRUCTIONS, MultiplyAdd, TileUnit
 from autotune.te.arith import linear, offset
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Binary, Cast, Expr, Load, Reduce, dtype_of, loads, variables
-from autotune.te.strides import dense
 
 _LEAST_GROUPS = 4
 """Groups of terms in a matrix; with fewer its registers are all but empty."""

@@ -16,8 +16,8 @@ from autotune.api.bindings import bind
 from autotune.api.ranges import length_of
 from autotune.api.request import Source
 from autotune.errors import DynamicShape, UsageError
+from autotune.extent import Length
 from autotune.graph.reader.mosts import assumed
-from autotune.te.extent import Length
 from tests.forking import Cli
 
 Extents = Sequence[int | str | None]

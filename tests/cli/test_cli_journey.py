@@ -307,7 +307,7 @@ def test_wrong_numbers_write_nothing(
     def wrong(*_: object, **__: object) -> float:
         raise WrongNumbers("output 'y' differs", "a bug")
 
-    monkeypatch.setattr("autotune.api.compile.compiling.check_model", wrong)
+    monkeypatch.setattr("autotune.api.compile.compiling.check_any", wrong)
     path = tmp_path / "m.atn"
     assert run(["compile", "--log", str(tuned), "-o", str(path)]) == 5
     assert "error: output 'y' differs" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.te.extent import Length
+from autotune.extent import Length
 from tests.forking import Cli
 from tests.network.sized_networks import IN, sized_artifact
 

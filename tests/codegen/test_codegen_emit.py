@@ -39,6 +39,7 @@ from autotune.schedule.steps import (
     Split,
     Steps,
 )
+from autotune.strides import dense
 from autotune.target import Target, parse_target, runs_here
 from autotune.target.isa import ISAS
 from autotune.te.dag import ComputeDAG
@@ -65,7 +66,6 @@ from autotune.te.expr import (
     mul,
     sub,
 )
-from autotune.te.strides import dense
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import gemm
 

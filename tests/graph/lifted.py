@@ -11,12 +11,12 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from autotune.extent import Extents, at
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.lengths.lift import lifted_network
 from autotune.graph.network import Network, chosen, network_at
+from autotune.strides import spanned
 from autotune.te.evaluate import evaluate
-from autotune.te.extent import Extents, at
-from autotune.te.strides import spanned
 from tests.graph.onnx_models import execute, random_feeds, save
 
 Array = NDArray[Any]

@@ -16,8 +16,8 @@ from onnx.reference import ReferenceEvaluator
 
 from autotune.graph.network import Network, build_network, chosen
 from autotune.graph.reader.onnx_reader import prepare_model
+from autotune.strides import spanned
 from autotune.te.evaluate import evaluate
-from autotune.te.strides import spanned
 
 Array = NDArray[Any]
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, numpy_helper
 
+from autotune.extent import Extents, Length
 from autotune.graph.lengths.imports import NotLifted
-from autotune.te.extent import Extents, Length
 from tests.graph.lifted import assert_lifted, lifted
 from tests.graph.onnx_models import model, node
 from tests.graph.open_graphs import CHANNELS, OpenGraph

@@ -8,6 +8,7 @@ import pytest
 from autotune.loopir.interp import InvalidAccess, interpret
 from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Packing, Program, Store
 from autotune.loopir.python_text import PythonNames, print_python
+from autotune.strides import dense
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import (
     Axis,
@@ -24,7 +25,6 @@ from autotune.te.expr import (
     maximum,
     mul,
 )
-from autotune.te.strides import dense
 from tests.schedule.random_schedules import lowered
 from tests.schedule.running import assert_close, random_inputs
 from tests.schedule.small_dags import ALL

@@ -16,10 +16,10 @@ from autotune.loopir.nodes import Buffer, Kernel, Program
 from autotune.measure.build import BuiltProgram
 from autotune.measure.options import MeasureOptions
 from autotune.schedule.steps import ComputeInline, Steps
+from autotune.strides import dense
 from autotune.target import Target, host_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Tensor, f32, mul
-from autotune.te.strides import dense
 
 N = 1000
 QUICK = MeasureOptions(

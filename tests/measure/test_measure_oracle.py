@@ -9,6 +9,7 @@ from numpy.lib.stride_tricks import as_strided
 from autotune.loopir.nodes import Buffer
 from autotune.measure.arena import GUARD_BYTES, Arena
 from autotune.measure.oracle import check, needs_positive, random_values, reference, tolerance
+from autotune.strides import dense
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.expr import (
     Axis,
@@ -25,7 +26,6 @@ from autotune.te.expr import (
     maximum,
     mul,
 )
-from autotune.te.strides import dense
 
 M, N, K = 32, 48, 1024
 

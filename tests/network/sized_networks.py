@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.extent import Extent, Extents, Length, longest
 from autotune.graph.network import Network, Port, TaskCall
 from autotune.graph.storage import Activation
 from autotune.network.artifact.artifact import Artifact
@@ -28,7 +29,6 @@ from autotune.te.expr import (
     maximum,
     mul,
 )
-from autotune.te.extent import Extent, Extents, Length, longest
 from tests.network.small_networks import network, value
 
 Arrays = dict[str, NDArray[Any]]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from autotune.graph.network import Network, Port, TaskCall
 from autotune.graph.storage import Activation
 from autotune.schedule.steps import Annotate, Pack, Parallel, Reorder, Split, Steps
+from autotune.strides import dense
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce, add, f32, maximum, mul
-from autotune.te.strides import dense
 
 
 def value(name: str, shape: Sequence[int]) -> Activation:

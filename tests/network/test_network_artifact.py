@@ -14,10 +14,10 @@ import pytest
 
 from autotune.codegen.memory import aligned
 from autotune.errors import ArtifactError, ExitCode, UsageError
+from autotune.extent import Length
 from autotune.network.artifact import container, digests
 from autotune.network.artifact.artifact import VERSION, Tuned
 from autotune.network.runtime.loading import load, read_artifact
-from autotune.te.extent import Length
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import reversing
 from tests.network.sized_networks import sized_artifact

@@ -15,11 +15,11 @@ import pytest
 
 from autotune.api.exporting import export
 from autotune.errors import ArtifactError, UsageError
+from autotune.extent import Length
 from autotune.graph.network import Network
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.runtime.loading import load
 from autotune.network.runtime.runtime import Model
-from autotune.te.extent import Length
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.sized_networks import (
     IN,

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autotune.extent import at
 from autotune.graph.network import chosen
 from autotune.network.compile.compiler import compile_variants
 from autotune.network.compile.variants import tasks_of, unified
 from autotune.network.runtime.runtime import Model
 from autotune.search.defaults import default_steps
 from autotune.target import host_target
-from autotune.te.extent import at
 from tests.graph.lifted import lifted
 from tests.graph.onnx_models import onnxruntime_outputs
 from tests.graph.test_graph_lengths import Case, encoder, image

@@ -15,7 +15,7 @@ from autotune.codegen.link import Image
 from autotune.errors import ArtifactError
 from autotune.network.compile import compiler
 from autotune.network.compile.compiler import link_networks
-from autotune.network.runtime import runtime
+from autotune.network.runtime import working_memory
 from autotune.network.runtime.runtime import Model, random_inputs
 from tests.codegen.test_codegen_link import Llvm
 from tests.network.hand_made import reversing
@@ -91,7 +91,7 @@ def test_networks_compute_the_same_when_llvm_links_them(
 ) -> None:
     ours, objects = compiled(NETWORKS[name], monkeypatch)
     library: Callable[..., Any] = lambda artifact: LlvmLibrary(objects)  # noqa: E731
-    monkeypatch.setattr(runtime, "_library", library)
+    monkeypatch.setattr(working_memory, "_library", library)
     theirs = Model(ours.artifact, 2)
     for seed in range(5):
         inputs = random_inputs(ours.input_info, seed)

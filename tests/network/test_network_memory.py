@@ -20,7 +20,7 @@ from autotune.network.compile.memory import (
     place_of,
     plan_arena,
 )
-from autotune.te.strides import dense
+from autotune.strides import dense
 
 
 @st.composite

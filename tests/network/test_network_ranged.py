@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autotune.extent import Length
 from autotune.graph.network import Network, Port, TaskCall
 from autotune.graph.storage import Activation
 from autotune.network.artifact.artifact import Endpoint
@@ -17,7 +18,6 @@ from autotune.network.runtime.runtime import Model
 from autotune.schedule.ranged import Ranged, rest_of, runs_of
 from autotune.schedule.steps import Annotate, Pack, Parallel, Reorder, Split, Steps
 from autotune.target import host_target
-from autotune.te.extent import Length
 from tests.lengths_tasks import NUMBER, product
 from tests.network.hand_made import N, artifact, launches
 from tests.network.small_networks import network, value

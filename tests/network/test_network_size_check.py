@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from autotune.errors import WrongNumbers
+from autotune.extent import Length
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.network import Network
 from autotune.network.check.evaluation import evaluate_network
@@ -19,7 +20,6 @@ from autotune.network.check.size_check import check_any, fits
 from autotune.network.runtime.runtime import Model
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Reduce
-from autotune.te.extent import Length
 from tests.network.sized_networks import (
     IN,
     compiled,

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from autotune.extent import Extents, Length, longest
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.lengths.lift import lifted_network
 from autotune.graph.network import Network, chosen
@@ -23,7 +24,6 @@ from autotune.network.check.size_check import check_any
 from autotune.network.runtime.baselines import Runner, onnxruntime_runner
 from autotune.network.runtime.loading import load
 from autotune.network.runtime.runtime import Model, random_inputs
-from autotune.te.extent import Extents, Length, longest
 from tests.network.sized_networks import compiled
 from tests.network.test_network_variants import encoder
 

@@ -129,7 +129,7 @@ print(*[w.message for w in said], sep="\\n")
 
 def test_code_for_another_team_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = reversing(2)
-    monkeypatch.setattr("autotune.network.runtime.runtime.SYMBOLS", "autotune_team0_")
+    monkeypatch.setattr("autotune.network.runtime.working_memory.SYMBOLS", "autotune_team0_")
     with pytest.raises(ArtifactError, match="threads of this version") as caught:
         Model(artifact)
     assert caught.value.hint == "compile the model again"

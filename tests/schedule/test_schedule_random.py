@@ -10,10 +10,10 @@ from autotune.errors import ScheduleError
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import with_strides
 from autotune.schedule.steps import Steps
+from autotune.strides import dense
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
-from autotune.te.strides import dense
 from tests.schedule.random_schedules import lowered, random_steps
 from tests.schedule.running import assert_close, assert_computes, random_inputs, run_compiled
 from tests.schedule.small_dags import ALL

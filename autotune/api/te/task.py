@@ -45,10 +45,10 @@ from autotune.records import best_for, read_log
 from autotune.schedule.steps import Steps
 from autotune.search.defaults import default_candidate
 from autotune.search.partial import Rule
+from autotune.strides import dense
 from autotune.target import Target, parse_target, target_name
 from autotune.te.dag import ComputeDAG
 from autotune.te.language import dag_of
-from autotune.te.strides import dense
 from autotune.te.values import Tensor, numbered
 from autotune.tuner import arithmetic_s, dots_of
 from autotune.units import counted, format_flops, format_seconds

@@ -16,6 +16,7 @@ import numpy as np
 
 from autotune.config import PRECISIONS
 from autotune.errors import ModelError, NotCompilable
+from autotune.extent import Extents, Length, at
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Array, Graph
 from autotune.graph.lengths.numbers import Points
@@ -26,7 +27,6 @@ from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
 from autotune.graph.subgraph import undefined
-from autotune.te.extent import Extents, Length, at
 
 HINT = "give that dimension one size, or sizes in steps (a multiple of 2, 4, 8, …)"
 _MOST_LEAST = 10

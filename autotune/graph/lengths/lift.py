@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from autotune.errors import ModelError
+from autotune.extent import Extents, Length
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Graph, Node, TensorType
@@ -45,7 +46,6 @@ from autotune.graph.storage import Activation, plan_storage
 from autotune.graph.subgraph import Definition, Subgraph, form_of, group_definition
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import INDEX
-from autotune.te.extent import Extents, Length
 
 
 def lifted_network(

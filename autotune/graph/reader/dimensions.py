@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 from onnx import ModelProto, TensorShapeProto, ValueInfoProto
 
 from autotune.errors import DynamicShape, UsageError
-from autotune.te.extent import Extent, Length
-from autotune.te.extent import Extents as LengthExtents
+from autotune.extent import Extent, Length
+from autotune.extent import Extents as LengthExtents
 from autotune.wording import Word, arguments
 
 Outline: TypeAlias = ModelProto

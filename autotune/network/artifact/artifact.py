@@ -23,6 +23,7 @@ from autotune.codegen.memory import ALIGNMENT, aligned
 from autotune.config import MOST_THREADS, PRECISION_NAMES
 from autotune.dtypes import PORT_TYPES, numpy_dtype, stored_dtype
 from autotune.errors import ArtifactError
+from autotune.extent import Extent, Length, at
 from autotune.files import replacing
 from autotune.graph.constant_values import ConstantsField
 from autotune.graph.state import StateInfo
@@ -39,11 +40,10 @@ from autotune.network.artifact.container import (
 )
 from autotune.network.artifact.digests import described, digest
 from autotune.network.artifact.table import FIRST_BOUND
+from autotune.strides import dense
 from autotune.target import Target, missing_features
 from autotune.target.isa import HOST
 from autotune.target.tiles import FEATURE, Permission, denial
-from autotune.te.extent import Extent, Length, at
-from autotune.te.strides import dense
 
 FORMAT = "autotune-artifact"
 VERSION = 8

@@ -17,6 +17,7 @@ from autotune.codegen.elf import Region
 from autotune.codegen.link import Image
 from autotune.codegen.relocations import MACHINES, WASM32
 from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes
+from autotune.extent import Length, at, longest
 from autotune.graph.state import NO_ROWS, StateInfo
 from autotune.network.artifact.artifact import (
     MOST,
@@ -29,7 +30,6 @@ from autotune.network.artifact.artifact import (
 from autotune.network.artifact.container import CONSTANTS, IMAGE, Bytes, Damaged, Json, require
 from autotune.network.artifact.digests import KINDS
 from autotune.network.artifact.table import ARENA, FIRST_BOUND, PROFILE, RUN, entry_name
-from autotune.te.extent import Length, at, longest
 
 MOST_VARIANTS = 64
 _HEX = set("0123456789abcdef")

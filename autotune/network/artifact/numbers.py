@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autotune.errors import UsageError
+from autotune.extent import Length
 from autotune.names import require_known
 from autotune.network.artifact.artifact import Endpoint
-from autotune.te.extent import Length
 from autotune.wording import arguments
 
 

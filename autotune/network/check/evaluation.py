@@ -10,13 +10,13 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.dtypes import PORT_TYPES, is_float
+from autotune.extent import at
 from autotune.graph.network import Network, Port
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.numbers import numbers_of
 from autotune.network.compile.memory import StoragePlace, place_of
+from autotune.strides import spanned
 from autotune.te.evaluate import evaluate
-from autotune.te.extent import at
-from autotune.te.strides import spanned
 
 Array = NDArray[Any]
 

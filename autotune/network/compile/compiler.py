@@ -39,10 +39,10 @@ from autotune.network.compile.outlines import Outline, Outlines, whole
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.ranged import Ranged, Ranges, rest_of
 from autotune.schedule.steps import Algorithm, Steps, steps_text
+from autotune.strides import dense
 from autotune.target import Target
 from autotune.target.isa import HOST
 from autotune.te.dag import ComputeDAG
-from autotune.te.strides import dense
 from autotune.version import __version__
 
 ProgramKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]

@@ -21,7 +21,7 @@ from autotune.dtypes import dtype_bytes
 from autotune.errors import CodegenError
 from autotune.graph.network import Network
 from autotune.graph.storage import Activation
-from autotune.te.strides import dense, spanned
+from autotune.strides import dense, spanned
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """⑩ Operands of a task that lie dense in memory, although rows of their length get padding.
 
-Inside of a network rows are padded where they would share a set of L1 (`te.strides`). Arrays of a
-caller are as they are. Candidates are measured on the rows that the network gives them: without
-padding other structures win, for instance those that copy panels.
+Inside of a network rows are padded where they would share a set of L1 (`autotune.strides`). Arrays
+of a caller are as they are. Candidates are measured on the rows that the network gives them:
+without padding other structures win, for instance those that copy panels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from autotune.graph.network import Network, TaskCall
 from autotune.network.compile.memory import fold_strides, place_of
-from autotune.te.strides import dense, padded_strides
+from autotune.strides import dense, padded_strides
 
 
 def dense_operands(networks: Iterable[Network]) -> dict[str, tuple[str, ...]]:

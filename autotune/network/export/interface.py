@@ -10,12 +10,12 @@ from functools import cached_property
 from typing import Any
 
 from autotune.errors import ArtifactError
+from autotune.extent import Length
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.steps import begin_of, steps_of
 from autotune.network.export.naming import identifiers
 from autotune.network.export.stateful import StateLayout, of_state, state_layout
 from autotune.target import Target, needed_features
-from autotune.te.extent import Length
 from autotune.wording import arguments
 
 C_TYPES: Mapping[str, str] = {

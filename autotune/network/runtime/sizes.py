@@ -23,7 +23,7 @@ from autotune.errors import UsageError
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.numbers import numbers_of
 from autotune.network.runtime.arguments import as_array, require_names
-from autotune.te.strides import dense
+from autotune.strides import dense
 
 Array = NDArray[Any]
 M = TypeVar("M", bound="HasSizes")

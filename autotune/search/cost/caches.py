@@ -15,9 +15,9 @@ from autotune.dtypes import dtype_bytes
 from autotune.pages import CACHE_LINE
 from autotune.search.cost.array_program import one_operation
 from autotune.search.cost.nest import Access, Array, Nest, local_bytes, product
+from autotune.strides import SET_BYTES, padded_strides
 from autotune.target import Target
 from autotune.te.arith import linear
-from autotune.te.strides import SET_BYTES, padded_strides
 
 RUN_START_BYTES = 96
 """Penalty in bytes per contiguous run: the hardware prefetcher needs a few lines to start."""

@@ -1,4 +1,4 @@
-"""② Extents: a number, or one that follows a number that each call brings.
+"""Floor 0: Extents: a number, or one that follows a number that each call brings.
 
     Length("sequence", 512)            n of at most 512
     Length("width", 20, 32)            32·n

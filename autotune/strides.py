@@ -1,4 +1,4 @@
-"""② Strides of tensors in memory, and row-stride padding.
+"""Floor 0: Strides of tensors in memory, and row-stride padding.
 
 Address bits below 4 KiB select the set of an L1 cache, so elements a multiple of 4 KiB apart
 compete for the ways of one set. A register tile that walks down a dozen such rows evicts its own

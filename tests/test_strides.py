@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from autotune.te.strides import dense, padded_strides, spanned
+from autotune.strides import dense, padded_strides, spanned
 
 shapes = (
     st.lists(st.sampled_from([1, 2, 3, 7, 1024]), max_size=4)
