@@ -371,6 +371,7 @@ below 1 we are faster.
 * [Fleets](scaling.md): trials per second by the devices that measure, simulated
 * [Minutes](minutes.md): what 60 s of tuning give over none
 * [Gates](gates.md): files beside themselves, and beside slower ones
+* [Any size](any_size.md): one artifact for all sizes beside those of each size
 * [Token by token](tokens.md): decoders beside onnxruntime-genai and llama.cpp
 * [torch.compile](torch_compile.md) with this backend, beside inductor
 * [A store of records](store.md): how many trials one of other networks, or of another CPU, saves
@@ -427,6 +428,17 @@ of the largest shape alone. [Shapes](../shapes.md) explains variants.
 """
 
 _PLAIN = {
+    "any_size": (
+        "Any size",
+        """
+A layer of a transformer encoder (256 wide), compiled once for every size up to 512
+([shapes](../shapes.md#every-size-up-to-a-most)) beside artifacts of single sizes, in turns, nothing
+tuned. One artifact costs up to a fifth more from 16 rows on (two fifths with two threads), and two
+to three times as much for a few: calls of any size copy their inputs, and a tile is computed whole.
+
+    python -m benchmarks.any_size --machine NAME && python -m benchmarks.results
+""",
+    ),
     "gates": (
         "Gates",
         """
