@@ -12,6 +12,7 @@ from autotune.cli.models import find_task
 from autotune.cli.options import FILE, Parsed, format_option
 from autotune.cli.stages import STAGES, loopir_text
 from autotune.errors import LogMismatch, UsageError
+from autotune.te.at_numbers import usual
 from autotune.te.dag import shape_text
 from autotune.units import counted, format_flops, format_seconds, gflops
 
@@ -88,7 +89,7 @@ def command(
             {
                 "key": key,
                 "subgraph": log.workloads[key].label,
-                "flops": dag.flops,
+                "flops": usual(dag).flops,
                 "measured": len(records),
                 "valid": sum(r.result.ok for r in records),
                 "best": None if best is None else _best_json(dag, best),
@@ -140,7 +141,7 @@ def _stored(where: str | None, task: str) -> tuple[Log, str]:
 def _best_json(dag: ComputeDAG, best: MeasureRecord) -> BestOutput:
     return {
         "latency_s": best.result.latency_s,
-        "gflops": gflops(dag.flops, best.result.latency_s),
+        "gflops": gflops(usual(dag).flops, best.result.latency_s),
         "max_error": best.result.max_error,
         "target": best.target_key,
         "threads": best.n_threads,
@@ -194,11 +195,11 @@ def _overview(log: Log, key: str, records: list[MeasureRecord], best: MeasureRec
     rows = [
         ("task", f"{log.workloads[key].label}  {shape_text(dag)}"),
         ("key", key),
-        ("work", format_flops(dag.flops)),
+        ("work", format_flops(usual(dag).flops)),
         ("measured", f"{counted(len(records), 'candidate')}, {n_ok} valid"),
     ]
     if best is not None:
-        rate = gflops(dag.flops, best.result.latency_s) or 0.0
+        rate = gflops(usual(dag).flops, best.result.latency_s) or 0.0
         rows += [
             ("best", f"{format_seconds(best.result.latency_s)}, {rate:.1f} GFLOPS"),
             ("on", f"{best.target_key}, {counted(best.n_threads, 'thread')}"),

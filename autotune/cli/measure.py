@@ -10,6 +10,7 @@ from autotune.cli.console import columns, common_options, put, put_json
 from autotune.cli.models import find_task
 from autotune.cli.options import FILE, format_option
 from autotune.errors import LogMismatch, UsageError
+from autotune.te.at_numbers import usual
 from autotune.units import format_seconds, gflops
 
 
@@ -50,7 +51,7 @@ def command(schedule: str, log_path: Path, task: str, style: str) -> None:
         return
     rows = []
     for label, result in zip(names, results, strict=True):
-        rate = gflops(dag.flops, result.latency_s) or 0.0
+        rate = gflops(usual(dag).flops, result.latency_s) or 0.0
         error = f"{result.max_error or 0.0:.1e}"
         rows.append((label, format_seconds(result.latency_s), f"{rate:.1f}", error))
     put(columns(("", "median", "GFLOPS", "error"), rows, right=("median", "GFLOPS", "error")))

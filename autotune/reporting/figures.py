@@ -24,6 +24,7 @@ from autotune.records.distill import simplest
 from autotune.result import MeasureStatus
 from autotune.schedule.replay import replay
 from autotune.search.cost.analytic import estimate_s
+from autotune.te.at_numbers import usual
 from autotune.te.dag import ComputeDAG, shape_text
 from autotune.tuner import (
     TuningTask,
@@ -285,7 +286,7 @@ class _Search:
             shapes=shape_text(task.dag),
             weight=task.weight,
             flops=task.flops,
-            n_bytes=traffic(task.dag).all_bytes,
+            n_bytes=traffic(usual(task.dag)).all_bytes,
             untuned_s=times.untuned_s,
             tuned_s=times.tuned_s,
             estimate_s=self._estimate(task.dag, best),

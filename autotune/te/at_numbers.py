@@ -82,6 +82,17 @@ def usual_numbers(dag: ComputeDAG) -> tuple[Numbers, ...]:
     return tuple(dict(zip(mosts, p, strict=True)) for p in dict.fromkeys(points) if mosts)
 
 
+def at_usual(dag: ComputeDAG) -> tuple[ComputeDAG, ...]:
+    """The static DAGs for the usual numbers; `dag` alone where axes follow none."""
+    return tuple(at(dag, numbers) for numbers in usual_numbers(dag)) or (dag,)
+
+
+def usual(dag: ComputeDAG) -> ComputeDAG:
+    """That of the usual numbers in the middle: about as much work as they have on average."""
+    every = at_usual(dag)
+    return every[len(every) // 2]
+
+
 def _usual(most: int) -> tuple[int, int, int]:
     least = 1 if most <= _FEW else most // _LEAST
     return least, max(1, round(math.sqrt(least * most))), most

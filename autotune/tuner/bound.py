@@ -25,7 +25,8 @@ from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import bounds
-from autotune.te.dag import Compute, ComputeDAG, Placeholder, flops
+from autotune.te.at_numbers import at_usual, usual
+from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, flops
 from autotune.te.expr import Expr, Load, variables, walk
 from autotune.te.products import instructions_of
 
@@ -35,13 +36,18 @@ _WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144
 
 
 def bound_s(dag: ComputeDAG, peaks: Peaks, sketches: Iterable[Sketch]) -> float:
-    """Seconds below which no program of the space `sketches` can come."""
+    """Seconds below which no program of the space `sketches` can come.
+
+    Where axes follow numbers, the geometric mean over usual ones, as times of programs are.
+    """
     known = tuple(sketches)
     is_narrowed = _has(NarrowProducts, known)
-    return max(
-        arithmetic_s(dag, saving(known) * peaks.flops_per_s, peaks.dots, is_narrowed),
-        *traffic(dag).seconds(peaks),
-    )
+    rate = saving(known) * peaks.flops_per_s
+    bounds_s = [
+        max(arithmetic_s(one, rate, peaks.dots, is_narrowed), *traffic(one).seconds(peaks))
+        for one in at_usual(dag)
+    ]
+    return bounds_s[0] if len(bounds_s) == 1 else statistics.geometric_mean(bounds_s)
 
 
 def believed(result: MeasureResult, bound_s: float | None) -> MeasureResult:
@@ -78,9 +84,14 @@ def traffic(dag: ComputeDAG) -> Traffic:
     """The bytes that a task moves for certain, each counted once."""
     read = {p: bytes_read(dag, p) for p in dag.placeholders}
     constants = sum(n for p, n in read.items() if p.constant)
-    return Traffic(
-        constants, sum(read.values()) + sum(dag[name].tensor.n_bytes for name in dag.outputs)
-    )
+    return Traffic(constants, sum(read.values()) + sum(_written(dag[n]) for n in dag.outputs))
+
+
+def _written(op: Op) -> int:
+    """Bytes of a result, as far as its axes go."""
+    axes = op.axes if isinstance(op, Compute) else ()
+    shape = [a.extent for a in axes] or op.tensor.shape
+    return math.prod(shape) * dtype_bytes(op.tensor.dtype)
 
 
 class Resource(StrEnum):
@@ -93,7 +104,7 @@ class Resource(StrEnum):
 
 def binding(dag: ComputeDAG, bound: float, peaks: Peaks) -> Resource:
     """The term of `bound_s` that `bound` comes from."""
-    cold_s, warm_s = traffic(dag).seconds(peaks)
+    cold_s, warm_s = traffic(usual(dag)).seconds(peaks)
     if bound > max(cold_s, warm_s) * (1 + _ROUNDING):
         return Resource.ARITHMETIC
     return Resource.WEIGHTS if cold_s >= warm_s else Resource.ACTIVATIONS

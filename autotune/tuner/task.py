@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from autotune.brief import brief
 from autotune.records.record import Header, Log
+from autotune.te.at_numbers import usual
 from autotune.te.dag import ComputeDAG
 
 
@@ -31,8 +32,8 @@ class TuningTask:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one evaluation."""
-        return self.dag.flops
+        """Floating-point operations of one evaluation, at usual numbers of a call."""
+        return usual(self.dag).flops
 
 
 def logged_tasks(log: Log, bounds_s: Mapping[str, float]) -> list[TuningTask]:

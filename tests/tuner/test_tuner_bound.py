@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import geometric_mean
 
 import pytest
 
@@ -11,9 +12,12 @@ from autotune.schedule.steps import Winograd
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
 from autotune.target import Target
+from autotune.te.at_numbers import usual_numbers
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Expr, Load, add, floordiv, idx, mod, mul
 from autotune.tuner.bound import bound_s, bytes_read, saving
+from autotune.tuner.task import TuningTask
+from tests.lengths_tasks import product
 from tests.schedule.small_dags import conv, depthwise, gemm
 
 PEAKS = Peaks(flops_per_s=1e9, warm_bytes_per_s=1e8, cold_bytes_per_s=1e7, l1_bytes=0)
@@ -31,6 +35,16 @@ def test_the_tightest_of_three_limits_counts() -> None:
     assert bound_s(dag, replace(fast_memory, l1_bytes=moved), PLAIN) == pytest.approx(
         dag.flops / 1e9
     )
+
+
+@pytest.mark.parametrize("peaks", [PEAKS, replace(PEAKS, cold_bytes_per_s=1e12)])
+def test_the_bound_of_a_task_with_lengths_is_a_mean_as_its_times_are(peaks: Peaks) -> None:
+    """Of what is computed and moved at each number, not of the memory of the longest."""
+    dag = product(512, 64, 32)
+    static = [product(n["n"], 64, 32, follows=False) for n in usual_numbers(dag)]
+    each = [bound_s(one, peaks, PLAIN) for one in static]
+    assert bound_s(dag, peaks, PLAIN) == pytest.approx(geometric_mean(each), rel=1e-2)
+    assert TuningTask("key", dag, 1.0).flops == static[1].flops
 
 
 def test_minimal_filtering_lowers_the_bound_of_arithmetic() -> None:
