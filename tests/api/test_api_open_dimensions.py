@@ -119,7 +119,7 @@ def test_beside_given_sizes_a_batch_is_one_with_a_note(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("kind", sorted(OTHERS.keys() - {"samples"}))  # which are a batch there
 def test_beside_given_sizes_others_are_asked_for_and_not_guessed(tmp_path: Path, kind: str) -> None:
-    path = saved(tmp_path, **OTHERS[kind], other=("other", 2))
+    path = saved(tmp_path, **OTHERS[kind], other=("other",))
     with pytest.raises(DynamicShape, match="have no value") as caught:
         shapes_of(path, dims={"other": 5})
     assert "SIZE" in caught.value.hint
@@ -128,7 +128,7 @@ def test_beside_given_sizes_others_are_asked_for_and_not_guessed(tmp_path: Path,
         name: np.zeros([n if isinstance(n, int) else 9 if "2" in str(n) else 5 for n in shape])
         for name, shape in OTHERS[kind].items()
     }
-    like = {**arrays, "other": np.zeros((5, 2))}
+    like = {**arrays, "other": np.zeros(5)}
     assert shapes_of(path, like=like) == {name: x.shape for name, x in like.items()}
 
 

@@ -124,7 +124,7 @@ def extents_at(
     found: dict[str, LengthExtents] = dict(shapes)
     for value in _inputs(model):
         dims = value.type.tensor_type.shape.dim
-        if len(dims) == len(shapes.get(value.name, ())):
+        if value.name in shapes and len(dims) == len(shapes[value.name]):
             found[value.name] = tuple(
                 n if _is_fixed(dim) else _extent(_name(value, axis), n, lengths, known)
                 for axis, (dim, n) in enumerate(zip(dims, shapes[value.name], strict=True))
