@@ -30,6 +30,7 @@ from autotune.errors import UsageError, WrongNumbers
 from autotune.file_kinds import QUANTISED
 from autotune.files import replacing, require_place
 from autotune.graph.network import Port, chosen
+from autotune.graph.reader.dimensions import SIZE
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import read_file
 from autotune.names import require_known
@@ -168,9 +169,11 @@ class Quantising:
         self.request, self._folder, self._progress = request, folder, progress
         self._output, self._n_written = Path(request.output), 0
         first = self._plan(path, check=True, note=request.note)
-        if len(first.bound.variants) > 1:
+        variant, *others = first.bound.variants
+        if others or variant.lengths:
+            sizes = arguments(dims=dict.fromkeys(variant.lengths or ("batch",), SIZE))
             raise UsageError(
-                "a model is calibrated at one shape", "give every dimension a single extent"
+                "a model is calibrated at one shape", f"give every dimension a single size: {sizes}"
             )
         kind = None if request.force else QUANTISED
         require_place(self._output, model_bytes(path), model_files(path), kind=kind)

@@ -258,3 +258,12 @@ def test_a_table_of_positions_limits_a_length(tmp_path: Path) -> None:
     assert next(assumed(onnx.load(path))) == {"batch": "..8", "n": "..32"}
     (variant,) = bind(Source(path)).variants
     assert variant.shapes == {"x": (8, 32, 4)}
+
+
+def test_quantisation_asks_for_one_size(tmp_path: Path) -> None:
+    path = saved(tmp_path, x=("batch", "n"))
+    data = {"x": np.ones((4, 1, 5), np.float32)}
+    with pytest.raises(UsageError, match="calibrated at one shape") as caught:
+        autotune.quantise(path, data, tmp_path / "q.onnx")
+    assert "'batch': SIZE" in caught.value.hint
+    assert "'n': SIZE" in caught.value.hint
