@@ -176,12 +176,7 @@ class Bound:
         outline = read_outline(self.path)
         bind_constants(outline, self.model.constants)
         extents = extents_at(outline, variant.lengths, variant.shapes)
-        network = lifted_network(self.model, extents, precision)
-        return replace(
-            network,
-            random_weights=self.model.random_weights,
-            constant_inputs=dict(self.model.constants),
-        )
+        return lifted_network(self.model, extents, precision)
 
     def original(self, shapes: Shapes) -> Original:
         """The file at shapes of its inputs."""

@@ -171,9 +171,10 @@ class Quantising:
         first = self._plan(path, check=True, note=request.note)
         variant, *others = first.bound.variants
         if others or variant.lengths:
-            sizes = arguments(dims=dict.fromkeys(variant.lengths or ("batch",), SIZE))
+            sizes = f": {arguments(dims=dict.fromkeys(variant.lengths, SIZE))}"
             raise UsageError(
-                "a model is calibrated at one shape", f"give every dimension a single size: {sizes}"
+                "a model is calibrated at one shape",
+                f"give every dimension a single size{sizes if variant.lengths else ''}",
             )
         kind = None if request.force else QUANTISED
         require_place(self._output, model_bytes(path), model_files(path), kind=kind)

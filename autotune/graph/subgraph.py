@@ -33,28 +33,16 @@ class Subgraph:
     narrowable: tuple[str, ...] = ()
     """Names of its nodes that may read narrow operands."""
 
-
-@dataclass(frozen=True)
-class Definition:
-    """A group as its operators are defined, with every axis that they name; see `Subgraph`."""
-
-    dag: ComputeDAG
-    inputs: dict[str, str]
-    constants: dict[str, Array]
-    output: str
-    label: str
-    narrowable: tuple[str, ...] = ()
-
     def collapsed(self, dag: ComputeDAG) -> Subgraph:
         """The task of `dag`, which computes the same."""
         return self.of(follow_sources(collapse(dag)))
 
     def of(self, task: ComputeDAG) -> Subgraph:
-        """The subgraph with a task whose inputs have the names of this definition."""
+        """The call of a task whose inputs have the names of these."""
         shapes = {p.name: p.tensor.shape for p in task.placeholders}
         constants = {n: a.reshape(shapes[n]) for n, a in self.constants.items() if n in shapes}
         inputs = {n: name for n, name in self.inputs.items() if n in shapes}
-        return Subgraph(task, inputs, constants, self.output, self.label, self.narrowable)
+        return replace(self, dag=task, inputs=inputs, constants=constants)
 
 
 Arrange: TypeAlias = Callable[[ComputeDAG, Mapping[str, str]], ComputeDAG]
@@ -81,7 +69,7 @@ def build_subgraph(
     return _Builder(graph, group).build(arrange)
 
 
-def group_definition(graph: Graph, group: Group) -> Definition:
+def group_definition(graph: Graph, group: Group) -> Subgraph:
     """The operators of a group, before axes are merged."""
     return _Builder(graph, group).definition()
 
@@ -193,7 +181,7 @@ class _Builder:
         found = self.definition()
         return found.collapsed(arrange(found.dag, found.inputs))
 
-    def definition(self) -> Definition:
+    def definition(self) -> Subgraph:
         """The group as its operators are defined."""
         for node in self.group.nodes:
             with naming(node):
@@ -208,7 +196,7 @@ class _Builder:
             raise unsupported(
                 self.group.nodes[-1], self.graph, f"it computes {result.dtype} instead of {stated}"
             )
-        return Definition(
+        return Subgraph(
             self.scope.dag(result),
             self.inputs,
             self.constants,

@@ -28,7 +28,6 @@ from autotune.te.expr import (
     Expr,
     Load,
     Select,
-    Var,
     add,
     both,
     children,
@@ -45,7 +44,7 @@ from autotune.te.expr import (
     sub,
     variables,
 )
-from autotune.te.numbers import is_limited, is_number, spans
+from autotune.te.numbers import is_limited, is_number, spans, variable
 
 _DIVISIONS = ("floordiv", "mod")
 
@@ -61,7 +60,7 @@ def contain(program: Program, lowering: Lowering) -> Program:
 
 
 def _contained(kernel: Kernel, known: Mapping[str, tuple[int, int]], is_any: bool) -> Kernel:
-    spans = {f"#{name}": span for name, span in known.items()}
+    spans = {variable(name).name: span for name, span in known.items()}
     bound: dict[str, Load] = {}
 
     def one(stmt: Stmt, ranges: Ranges) -> Body | None:
@@ -182,17 +181,18 @@ class _Inside:
 
     def _bound(self, e: Expr) -> Expr:
         """`e` with variables for numbers, which the kernel is to bind."""
-        self.numbers.update((_variable(x).name, x) for x in loads(e) if self._is_known(x))
+        self.numbers.update(
+            (variable(x.tensor.name).name, x) for x in loads(e) if self._is_known(x)
+        )
         return self._named(e)
 
     def _named(self, e: Expr) -> Expr:
-        return map_expr(
-            e, lambda x: _variable(x) if isinstance(x, Load) and self._is_known(x) else None
-        )
+        def one(x: Expr) -> Expr | None:
+            if isinstance(x, Load) and self._is_known(x):
+                return variable(x.tensor.name)
+            return None
 
-
-def _variable(number: Load) -> Var:
-    return Var(f"#{number.tensor.name}")
+        return map_expr(e, one)
 
 
 def _is_data(e: Expr) -> bool:

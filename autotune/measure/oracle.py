@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from autotune.dtypes import DTYPES, dtype_of_array, is_float
 from autotune.te.arith import linear
+from autotune.te.at_numbers import NO_NUMBERS, Numbers
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 from autotune.te.evaluate import counted, derive, evaluate
 from autotune.te.expr import (
@@ -50,8 +50,6 @@ from autotune.te.whole_numbers import whole_factors, whole_sums
 
 Array = NDArray[Any]
 
-NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
-"""No number is given."""
 _UNIT_ROUNDOFF = 2.0**-24
 _DEVIATIONS = 8.0
 _ROUNDING, _MOST_FLOPS = 2.0**-21, 1e8
@@ -132,7 +130,7 @@ def reference(
     seed: int,
     relative_tolerance: float,
     expected: Mapping[str, Array] | None = None,
-    at: Mapping[str, int] = NO_NUMBERS,
+    at: Numbers = NO_NUMBERS,
 ) -> ReferenceValues:
     """Inputs of a task and its outputs, evaluated in NumPy unless they are known (`expected`).
 
@@ -170,9 +168,7 @@ def _before_steps(dag: ComputeDAG, factor: float) -> ComputeDAG:
     return ComputeDAG(ops, dag.outputs)
 
 
-def random_values(
-    dag: ComputeDAG, seed: int, at: Mapping[str, int] = NO_NUMBERS
-) -> dict[str, Array]:
+def random_values(dag: ComputeDAG, seed: int, at: Numbers = NO_NUMBERS) -> dict[str, Array]:
     """Values of all placeholders; equal for equal seeds and structurally equal DAGs.
 
     `at`: values of numbers, by the names of their tensors; others are those of three quarters of

@@ -20,10 +20,23 @@ from autotune.te.expr import (
     Const,
     Expr,
     Load,
+    Var,
     loads,
     variables,
     walk,
 )
+
+_MARK = "#"
+
+
+def variable(name: str) -> Var:
+    """The variable that stands for a number, where a definition or a kernel has it by name."""
+    return Var(_MARK + name)
+
+
+def number_of(var: str) -> str | None:
+    """The number that a variable stands for; None for an axis or a loop."""
+    return var.removeprefix(_MARK) if var.startswith(_MARK) else None
 
 
 def is_number(e: Expr) -> bool:

@@ -26,6 +26,7 @@ from autotune.te.expr import (
     mul,
     variables,
 )
+from autotune.te.numbers import number_of
 
 
 def is_prefix(cond: Expr) -> bool:
@@ -33,13 +34,8 @@ def is_prefix(cond: Expr) -> bool:
     if not isinstance(cond, Compare) or cond.op != "lt" or dtype_of(cond.a) != INDEX:
         return False
     found = [*loads(cond.a), *loads(cond.b)]
-    is_bound = any(map(is_bound_number, variables(cond)))
+    is_bound = any(number_of(v) is not None for v in variables(cond))
     return (bool(found) or is_bound) and not any(variables(i) for x in found for i in x.indices)
-
-
-def is_bound_number(var: str) -> bool:
-    """Whether a variable is a number of the call, bound at the beginning of a kernel: `#n`."""
-    return var.startswith("#")
 
 
 def prefixes(cond: Expr) -> list[Expr]:

@@ -23,10 +23,8 @@ from autotune.graph.lengths.numbers import (
     AffineExtent,
     Points,
     Vector,
-    number_of,
     told,
     uneven,
-    variable,
 )
 from autotune.te.arith import Ranges, bounds, linear, simplify
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
@@ -53,6 +51,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.te.numbers import number_of, variable
 
 _MOST_TRIED = 64
 """Ways of splitting the axes of one computation."""
@@ -255,8 +254,8 @@ class _Split:
         if any(b.op != first.op for b in bodies):
             raise NotFollowed("it reduces in another way at other lengths")
         term = merger.merged([apart(b.body, n) for n, b in enumerate(bodies)])
-        reduced, condition = [], Const(True, "bool")
-        used: Expr = condition
+        reduced: list[Axis] = []
+        used: Expr = Const(True, "bool")
         for k, axis in enumerate(first.axes):
             limits = [b.axes[k].limit for b in bodies]
             new = list(self._axes(axis))

@@ -43,7 +43,7 @@ from autotune.graph.network import Network, Port, as_stated, assembled, named
 from autotune.graph.operators.state import APPEND
 from autotune.graph.partition import Group, partition
 from autotune.graph.storage import Activation, plan_storage
-from autotune.graph.subgraph import Definition, Subgraph, form_of, group_definition
+from autotune.graph.subgraph import Subgraph, form_of, group_definition
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import INDEX
 
@@ -310,7 +310,7 @@ class _Lifter:
         self,
         group: Group,
         pairs: Sequence[tuple[Graph, Group]],
-        first: Definition,
+        first: Subgraph,
         layouts: Mapping[str, LengthLayout],
     ) -> Lifted:
         parts = [first, *(group_definition(*pair) for pair in pairs[1:])]

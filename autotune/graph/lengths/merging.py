@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from autotune.dtypes import DTYPES
 from autotune.graph.lengths.layouts import Dims
-from autotune.graph.lengths.numbers import AffineExtent, Points, number_of
+from autotune.graph.lengths.numbers import AffineExtent, Points
 from autotune.te.arith import bounds
 from autotune.te.dag import print_expr
 from autotune.te.expr import (
@@ -41,6 +41,7 @@ from autotune.te.expr import (
     rebuild,
     variables,
 )
+from autotune.te.numbers import number_of
 
 _MOST_FACTORS = 3
 

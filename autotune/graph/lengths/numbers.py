@@ -17,7 +17,8 @@ from itertools import chain, count
 from typing import TypeAlias
 
 from autotune.graph.passes.cached_products import FEW_ROWS
-from autotune.te.expr import Expr, Var, add, idx, mul
+from autotune.te.expr import Expr, add, idx, mul
+from autotune.te.numbers import variable
 
 Vector: TypeAlias = tuple[int, ...]
 """An integer at each point."""
@@ -72,19 +73,6 @@ class AffineExtent:
 def static(n: int) -> AffineExtent:
     """A number that follows no other."""
     return AffineExtent((), n)
-
-
-_MARK = "#"
-
-
-def variable(name: str) -> Var:
-    """The variable that stands for a number while definitions are lifted."""
-    return Var(_MARK + name)
-
-
-def number_of(var: str) -> str | None:
-    """The number that a variable stands for; None for an axis."""
-    return var.removeprefix(_MARK) if var.startswith(_MARK) else None
 
 
 @dataclass(frozen=True)
