@@ -82,6 +82,7 @@ def usual_numbers(dag: ComputeDAG) -> tuple[Numbers, ...]:
     return tuple(dict(zip(mosts, p, strict=True)) for p in dict.fromkeys(points) if mosts)
 
 
+@lru_cache(maxsize=512)
 def at_usual(dag: ComputeDAG) -> tuple[ComputeDAG, ...]:
     """The static DAGs for the usual numbers; `dag` alone where axes follow none."""
     return tuple(at(dag, numbers) for numbers in usual_numbers(dag)) or (dag,)

@@ -20,6 +20,7 @@ from autotune.te.expr import (
     Const,
     Expr,
     Load,
+    Tensor,
     Var,
     loads,
     variables,
@@ -41,9 +42,13 @@ def number_of(var: str) -> str | None:
 
 def is_number(e: Expr) -> bool:
     """Whether `e` is the one element of a tensor of indices."""
-    if not isinstance(e, Load) or e.tensor.dtype != INDEX or e.tensor.size != 1:
+    if not isinstance(e, Load) or not _is_scalar(e.tensor):
         return False
     return all(isinstance(i, Const) for i in e.indices)
+
+
+def _is_scalar(tensor: Tensor) -> bool:
+    return tensor.dtype == INDEX and tensor.size == 1
 
 
 def follows_numbers(e: Expr) -> bool:
@@ -58,8 +63,10 @@ def is_limited(dag: ComputeDAG) -> bool:
 
 def numbers(dag: ComputeDAG) -> dict[str, tuple[int, int]]:
     """Least and most value of each number that a limit, else a condition, else an index follows."""
-    inputs = {p.name for p in dag.placeholders if not p.constant and p.tensor.size == 1}
+    inputs = {p.name for p in dag.placeholders if not p.constant and _is_scalar(p.tensor)}
     out: dict[str, tuple[int, int]] = {}
+    if not inputs:  # as in nearly all tasks
+        return out
     for place in (_of_limits, _of_conditions, _of_indices):
         found: dict[str, tuple[int, int]] = {}
         for name, low, high in (b for op in dag.computes for b in place(op)):
