@@ -126,5 +126,6 @@ def test_other_latencies_may_be_given() -> None:
 
 def test_whole_inferences_are_timed_until_there_are_enough() -> None:
     ticks = itertools.count(step=0.5)
-    profile = profile_tasks(Model(reversing(2)), min_runs=2, min_s=2.0, clock=lambda: next(ticks))
-    assert (profile.n_runs, profile.inference_s) == (4, 0.5)
+    profile = profile_tasks(Model(reversing(2)), min_runs=2, min_s=6.0, clock=lambda: next(ticks))
+    assert profile.n_runs > 2
+    assert profile.inference_s == 0.5

@@ -261,13 +261,16 @@ def interleave(
     `between` is called before every round of turns.
     """
     times: list[list[float]] = [[] for _ in sides]
+    spent_s = [0.0 for _ in sides]
     order = turns(len(sides))
-    while any(len(t) < min_runs or sum(t) < min_s for t in times):
+    while min(map(len, times)) < min_runs or min(spent_s) < min_s:
         between()
         for n in next(order):
             sleep(PAUSE_S)
             sides[n]()
-            times[n] += _block(sides[n], clock)
+            block = _block(sides[n], clock)
+            times[n] += block
+            spent_s[n] += sum(block)
     return times
 
 
