@@ -68,6 +68,15 @@ def run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> llvm.Modu
     return module
 
 
+def inline_operations(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+    """Inline what has to be (`alwaysinline`), and forget functions that nothing calls, in place."""
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(module, builder)
+
+
 def assemble(text: str, target: Target, more_features: str = "") -> bytes:
     """Relocatable object of LLVM assembly, for `target` as it is written: no passes are run."""
     machine = target_machine(target, 2, more_features)

@@ -85,6 +85,16 @@ def invoke(function: int, table: int, begin: int, end: int) -> None:
     raise NotImplementedError
 
 
+def call(function: int, first: int, second: int) -> int:
+    """The result of a function of C, which may look at fewer of its arguments."""
+    raise NotImplementedError
+
+
+def copy(to: int, source: int, n_bytes: int) -> None:
+    """Copy bytes between places that do not overlap."""
+    raise NotImplementedError
+
+
 def start_thread(function: Callable[[int], int] | int, argument: int) -> int:
     """Start a detached thread that takes no signals; 0 where it runs."""
     raise NotImplementedError
@@ -150,7 +160,7 @@ _OPERATIONS = {
     operation.__name__: operation.__code__.co_argcount
     for operation in (
         *(load, load_acquire, load_sequential, store, store_release, add, compare_exchange),
-        *(pause, give_way, sleep_while, wake, invoke, start_thread, bind_thread),
+        *(pause, give_way, sleep_while, wake, invoke, call, copy, start_thread, bind_thread),
         *(flush_denormals, restore_denormals, nanoseconds),
     )
 }
@@ -353,6 +363,7 @@ declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(i64)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 define internal i64 @native.add(i64 %at, i64 %amount) alwaysinline {{
   %p = inttoptr i64 %at to ptr
@@ -386,6 +397,17 @@ define internal i64 @native.wake(i64 %at, i64 %count) noinline {{
 define internal i64 @native.invoke(i64 %f, i64 %table, i64 %begin, i64 %end) alwaysinline {{
   %code = inttoptr i64 %f to ptr
   call void %code(i64 %table, i64 %begin, i64 %end)
+  ret i64 0
+}}
+define internal i64 @native.call(i64 %f, i64 %first, i64 %second) alwaysinline {{
+  %code = inttoptr i64 %f to ptr
+  %r = call i64 %code(i64 %first, i64 %second)
+  ret i64 %r
+}}
+define internal i64 @native.copy(i64 %to, i64 %source, i64 %n_bytes) alwaysinline {{
+  %p = inttoptr i64 %to to ptr
+  %q = inttoptr i64 %source to ptr
+  call void @llvm.memcpy.p0.p0.i64(ptr %p, ptr %q, i64 %n_bytes, i1 false)
   ret i64 0
 }}
 define internal i64 @native.start_thread(i64 %f, i64 %argument) noinline {{

@@ -12,6 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune import AutotuneError, Model, Task, te
+from autotune.extent import Length
+from tests.network.sized_networks import IN, OUT, drawn, sized_artifact
 
 Array = NDArray[Any]
 SHAPE = (4, 6)
@@ -197,3 +199,74 @@ def test_threads_that_call_one_model_get_their_own_results(model: Model) -> None
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+ROWS = Length("rows", 40)
+
+
+@pytest.fixture(scope="module")
+def sized() -> Model:
+    return Model(sized_artifact((Length("batch", 4), ROWS)), 1)
+
+
+@pytest.fixture(scope="module")
+def usual_sized(sized: Model) -> Model:
+    """The same without direct calls."""
+    other = Model(sized.artifact, 1)
+    other._direct_code = None
+    return other
+
+
+SIZED_FORMS: Mapping[str, Callable[[Array], Any]] = {
+    **FORMS,
+    "another size": lambda a: a[:, :-1] if a.ndim > 2 else a[:-1],
+    "beyond the most": lambda a: np.repeat(a, 40, axis=-2),
+    "transposed": lambda a: np.ascontiguousarray(a.T),
+    "more dimensions": lambda a: a[..., None],
+    "scalar": lambda a: a.flat[0],
+    "foreign": lambda a: memoryview(a),
+}
+
+
+@pytest.mark.parametrize("form", SIZED_FORMS)
+def test_a_call_of_any_size_is_what_it_is_without_direct_calls(
+    sized: Model, usual_sized: Model, form: str, rng: np.random.Generator
+) -> None:
+    """Also where memory behind the length holds what another call left."""
+    b, n = int(rng.integers(1, 5)), int(rng.integers(2, 41))
+
+    def called(by: Model, k: int, has_out: bool) -> Any:
+        arrays = [*drawn(np.random.default_rng(k), b, n).values()]
+        out = [np.zeros(s, np.float32) for s in ((b, n, OUT), (b, OUT), (n, IN))]
+        given = [*arrays, *out]
+        given[k] = SIZED_FORMS[form](given[k])
+        by.spoil()
+        return result(by, given[:2], given[2:] if has_out else None)
+
+    for k in range(5):
+        assert called(sized, k, k > 1) == called(usual_sized, k, k > 1)
+
+
+def test_sized_calls_are_direct(sized: Model, rng: np.random.Generator) -> None:
+    for b, n in ((1, 1), (4, 40), (2, 17)):
+        inputs = drawn(rng, b, n)
+        expected = sized.run(inputs)
+        direct = sized.variant(inputs)._direct
+        assert direct is not None
+        out = {"s": np.zeros((b, OUT), np.float32)}
+        for given in (None, out):
+            found = direct(inputs, given)
+            assert found is not None
+            assert str(found) == str(expected)
+        assert found["s"] is out["s"]
+
+
+def test_a_network_with_windows_is_called_directly(rng: np.random.Generator) -> None:
+    """Its parts of a result are copied by machine code as well."""
+    model = Model(sized_artifact((2, ROWS)), 1).sized({"rows": 5})
+    z = rng.standard_normal((5, IN)).astype(np.float32)
+    x = rng.standard_normal((2, 5, IN)).astype(np.float32)
+    assert (model.run([x, z])["same"] == z).all()
+    assert model._direct is not None
+    both = model._direct([x, z], {"same": z})
+    assert both is None  # an input and an output share memory

@@ -8,18 +8,6 @@ ARENA, CONSTANTS, FIRST_BOUND = 0, 1, 2
 RUN, PROFILE, KERNELS = "autotune_run", "autotune_profile", "autotune_kernels"
 """One inference, the same with times, and the list of kernels that a team divides."""
 
-DIRECT = "autotune_direct"
-"""One inference on NumPy arrays: see `network.compile.direct_ir`."""
-
-API = (
-    "PyTuple_GetItem",
-    "PyCapsule_GetPointer",
-    "PyEval_SaveThread",
-    "PyEval_RestoreThread",
-    "PyErr_Clear",
-)
-"""Documented functions of CPython that `DIRECT` calls, in the order in which a plan has them."""
-
 
 def entry_name(symbol: str, number: int) -> str:
     """The name of `symbol` of entry `number` in an image that has several."""

@@ -18,7 +18,8 @@ from typing import TypeAlias
 from autotune.cache import FileStore, key_of, package_key
 from autotune.codegen.compile import LLVM_VERSION, compile_program
 from autotune.codegen.link import Image, Part, link
-from autotune.codegen.native_object import team_object
+from autotune.codegen.native_object import ports_object, team_object
+from autotune.codegen.ports_code import EXPORTED, SYMBOLS
 from autotune.config import AUTO
 from autotune.errors import CodegenError, NoValidSchedule
 from autotune.graph.network import Network, TaskCall
@@ -111,7 +112,7 @@ def compile_variants(
     objects = _compile(list(works.values()), target, tell, store)
     data = constants.data()
     entries = [_entry(layout, target, store, n) for n, layout in enumerate(layouts)]
-    image = link_networks([*objects.values(), *_team(target, store)], entries)
+    image = link_networks([*objects.values(), *_shared(target, store)], entries)
     first, *others = (_artifact(layout, image, n, data, target) for n, layout in enumerate(layouts))
     made = replace(first, n_threads=n_threads, constant_kinds=constants.kinds)
     return replace(made, others=tuple(replace(o, n_threads=n_threads) for o in others))
@@ -120,7 +121,9 @@ def compile_variants(
 def link_networks(objects: Sequence[bytes], entries: Sequence[bytes]) -> Image:
     """The code of networks, each with its entry: see `entry_name`."""
     parts = [Part(data, entry_name("", n)) for n, data in enumerate(entries)]
-    return link([*map(Part, objects), *parts], [entry_name(RUN, n) for n in range(len(parts))])
+    called = [f"{SYMBOLS}{name}" for name in EXPORTED]
+    called += [entry_name(RUN, n) for n in range(len(parts))]
+    return link([*map(Part, objects), *parts], called)
 
 
 def _artifact(
@@ -156,11 +159,12 @@ def _entry(layout: NetworkLayout, target: Target, store: FileStore | None, numbe
     return _kept(store, target, f"entry {named} {layout.n_bases} {layout.launches!r}", make)
 
 
-def _team(target: Target, store: FileStore | None) -> list[bytes]:
-    """The object of the team, where there are threads."""
-    if not target.isa.has_threads:
-        return []
-    return [_kept(store, target, "team", lambda: team_object(target))]
+def _shared(target: Target, store: FileStore | None) -> list[bytes]:
+    """The objects of calls and, where there are threads, of the team."""
+    found = [_kept(store, target, "ports", lambda: ports_object(target))]
+    if target.isa.has_threads:
+        found.append(_kept(store, target, "team", lambda: team_object(target)))
+    return found
 
 
 def _kept(store: FileStore | None, target: Target, text: str, make: Callable[[], bytes]) -> bytes:

@@ -2,7 +2,6 @@
 
     autotune_run(ptr table, i64 n_threads)       one inference
     autotune_profile(ptr table, i64 n_threads)   the same, with the time before every kernel
-    autotune_direct(…)                           one inference on NumPy arrays: see `direct_ir`
 
 `table` holds 64-bit addresses: the network's bases (arena, constants, bound inputs and outputs),
 then the caller's job (`codegen.team_code`), then an array for `len(launches) + 1` times in ns. All
@@ -20,7 +19,6 @@ from dataclasses import dataclass
 
 from autotune.codegen.team import SYMBOLS
 from autotune.network.artifact.table import PROFILE, RUN, entry_name
-from autotune.network.compile.direct_ir import direct_ir
 from autotune.schedule.ranged import Ranges
 from autotune.target import Target
 from autotune.target.isa import Isa
@@ -61,7 +59,7 @@ class Launch:
 def compile_entry(
     launches: Sequence[Launch], n_bases: int, target: Target, number: int = 0
 ) -> bytes:
-    """Object with `RUN`, `PROFILE` and `DIRECT`; symbols of kernels and the team are left open.
+    """Object with `RUN` and `PROFILE`; symbols of kernels and the team are left open.
 
     `number`: of the entry, which is in the name where there are no threads: then it has `RUN`
     alone.
@@ -91,7 +89,6 @@ def entry_ir(launches: Sequence[Launch], n_bases: int, isa: Isa) -> str:
             _MAIN.format(
                 run=RUN, profile=PROFILE, team=SYMBOLS, job=8 * n_bases, times=8 * (n_bases + 1)
             ),
-            direct_ir(),
         ]
     )
 

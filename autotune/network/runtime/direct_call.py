@@ -1,13 +1,14 @@
 """⑩ From arrays straight into machine code: calls whose arguments need no conversion.
 
-    call = direct_call(inputs, outputs, …)
+    code = DirectCode.of(…)
+    call = direct_call(code, memories)
     call({"x": x}, {"y": y})        # {"y": y}, or None: `Model.run` has to look at it
 
 Python only fetches NumPy's description of every array (`__array_struct__`, a capsule). Machine code
-compares it with what the network expects, writes addresses into the network's table, and runs it
-without the interpreter's lock. It uses five documented functions of CPython and the array interface
-protocol. Whatever is not exactly as expected, it leaves alone: another dtype, shape or order,
-read-only outputs, outputs that overlap another array. The code is in the artifact (`direct_ir`).
+(`codegen.ports_code`) compares it with what the network expects, finds the numbers of the lengths,
+and runs the network without the interpreter's lock. It uses five documented functions of CPython
+and the array interface protocol. Whatever is not exactly as expected, it leaves alone: another
+dtype, shape or order, read-only outputs, outputs that overlap another array.
 """
 
 from __future__ import annotations
@@ -20,25 +21,29 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codegen.memory import Recycled
 from autotune.network.artifact.artifact import Endpoint
-from autotune.network.artifact.table import API
+from autotune.network.artifact.plan import CallPlan
 
 Array = NDArray[Any]
 W = TypeVar("W", bound="HasPlaces")
 DirectCall: TypeAlias = "Callable[[Any, Any], dict[str, Array] | None]"
 """From inputs and `out` of `Model.run` to its result; None where they need a closer look."""
 
-_C_CONTIGUOUS, _ALIGNED, _NOT_SWAPPED, _WRITEABLE = 0x1, 0x100, 0x200, 0x400
-_READ = _C_CONTIGUOUS | _ALIGNED | _NOT_SWAPPED
-_WRITTEN = _READ | _WRITEABLE
+_API = (
+    "PyTuple_GetItem",
+    "PyCapsule_GetPointer",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+    "PyErr_Clear",
+)
+"""Documented functions of CPython, in the order in which a head has them."""
 _KINDS = "fiub"
 """Of NumPy's dtypes, those that kind and size tell apart."""
-
 _ARRAYS = {np.ndarray}
 """Types of arrays for outputs; subclasses take the usual way."""
-
-_NATIVE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)
+_NATIVE = ctypes.PYFUNCTYPE(
+    ctypes.c_int64, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)
 
 
 class HasAddress(Protocol):
@@ -68,32 +73,66 @@ class Lends(Protocol[W]):
         ...
 
 
-def direct_call(
-    inputs: Sequence[Endpoint],
-    outputs: Sequence[Endpoint],
-    memories: Sequence[Recycled],
-    code: tuple[int, int],
-    n_threads: int,
-    memory: Lends[W],
-    key: object,
-) -> DirectCall | None:
-    """A call of the network; None for one that copies or converts inputs or outputs.
+class Gives(Protocol):
+    """Gives arrays for an output: see `codegen.memory.Recycled`."""
 
-    `memories`: give arrays for outputs. `code`: addresses of `DIRECT` and of the entry.
-    `memory`: lends a call its working memory, where the network's place is under `key`.
+    def take(self) -> Array:
+        """An array of undefined content."""
+        ...
+
+
+class DirectCode:
+    """The machine code of a network with its plan.
+
+    `code`: addresses of `direct` and of the entry. `memory`: lends a call its working memory, where
+    the network's place is under `key`.
     """
-    api = _api()
-    if not outputs or not all(map(_is_direct, (*inputs, *outputs))) or api is None:
-        return None
-    native = _NATIVE(code[0])
-    plan = _Plan((code[1], n_threads), api, inputs, outputs)
-    address = ctypes.c_void_p(plan.words.ctypes.data)
-    take, give_back = memory.take, memory.give_back
+
+    def __init__(
+        self,
+        plan: CallPlan,
+        api: Sequence[int],
+        code: tuple[int, int],
+        n_threads: int,
+        memory: Lends[Any],
+        key: object,
+    ) -> None:
+        self.plan, self.memory, self.key = plan, memory, key
+        self.native = _NATIVE(code[0])
+        self.words = np.array([code[1], n_threads, *api, *plan.words], np.int64)
+
+    @staticmethod
+    def of(
+        plan: CallPlan,
+        code: tuple[int, int] | None,
+        n_threads: int,
+        memory: Lends[Any],
+        key: object,
+    ) -> DirectCode | None:
+        """None for a network that converts inputs or outputs, or without such code."""
+        api = _api()
+        ends = (*plan.inputs, *plan.outputs)
+        if code is None or api is None or not plan.outputs or not all(map(_is_direct, ends)):
+            return None
+        return DirectCode(plan, api, code, n_threads, memory, key)
+
+
+def direct_call(
+    code: DirectCode, memories: Sequence[Gives], are_fronts: Sequence[bool] = ()
+) -> DirectCall:
+    """Calls of the network of one size. `memories`: give arrays for outputs; `are_fronts`: whether
+    these have memory for the longest behind them.
+    """
+    native, key = code.native, code.key
+    address = ctypes.c_void_p(code.words.ctypes.data)
+    take, give_back = code.memory.take, code.memory.give_back
+    inputs, outputs = code.plan.inputs, code.plan.outputs
     pick_inputs, pick_outputs = _picker(inputs), _picker(outputs)
     names, is_plain = [end.name for end in outputs], len(inputs) == len(outputs) == 1
     described = attrgetter("__array_struct__")
-
     known = set(names)
+    is_front = np.array(are_fronts, np.int64)
+    fronts = ctypes.c_void_p(is_front.ctypes.data) if is_front.any() else None
 
     def completed(out: dict[str, Any]) -> dict[str, Any]:
         """`out`, with new arrays where it has none for an output."""
@@ -104,8 +143,9 @@ def direct_call(
 
     def call(given: Any, out: Any) -> dict[str, Array] | None:
         try:
-            arrays = pick_inputs(given)
+            arrays, own = pick_inputs(given), None
             if out is None:
+                own = fronts
                 results: Any = [memory.take() for memory in memories]
             else:
                 if type(out) is dict and len(out) < len(names):
@@ -121,7 +161,7 @@ def direct_call(
                 capsules = tuple(map(described, (*arrays, *results)))
             working = take()
             try:
-                is_left = native(capsules, address, working.places[key].address)
+                is_left = native(capsules, address, working.places[key].address, own)
             finally:
                 give_back(working)
         except (KeyError, AttributeError, TypeError):  # the usual way names the fault
@@ -130,7 +170,7 @@ def direct_call(
             return None
         return {names[0]: results[0]} if is_plain else dict(zip(names, results, strict=True))
 
-    call.plan = plan  # type: ignore[attr-defined]  # `address` is in its memory
+    call.kept = code, is_front  # type: ignore[attr-defined]  # their addresses are in use
     return call
 
 
@@ -156,41 +196,15 @@ def _picker(ends: Sequence[Endpoint]) -> Callable[[Any], Any]:
     return pick
 
 
-class _Plan:
-    """Arguments of the machine code of `direct_ir`: the network, and its arrays' types."""
-
-    def __init__(
-        self,
-        network: tuple[int, int],
-        api: tuple[int, ...],
-        inputs: Sequence[Endpoint],
-        outputs: Sequence[Endpoint],
-    ) -> None:
-        ends = [(end, _READ) for end in inputs] + [(end, _WRITTEN) for end in outputs]
-        self.shapes = [np.array(end.shape or (0,), np.int64) for end, _ in ends]
-        words = [*network, len(ends), len(inputs), *api]
-        for (end, flags), shape in zip(ends, self.shapes, strict=True):
-            words += _record(end, flags, shape)
-        self.words = np.array(words, np.int64)
-
-
 def _is_direct(end: Endpoint) -> bool:
     """Whether kernels read or write just the elements of the user's array."""
-    is_known = end.numpy_dtype.kind in _KINDS
-    return end.window is None and end.stored == end.dtype and is_known
-
-
-def _record(end: Endpoint, flags: int, shape: Array) -> list[int]:
-    dtype = end.numpy_dtype
-    n_bytes = int(np.prod(end.shape, dtype=np.int64)) * dtype.itemsize
-    kind = ord(dtype.kind)
-    return [end.base, flags, kind, dtype.itemsize, len(end.shape), shape.ctypes.data, n_bytes]
+    return end.stored == end.dtype and end.numpy_dtype.kind in _KINDS
 
 
 def _api() -> tuple[int, ...] | None:
     """Addresses of the functions of CPython that the code calls; None where it hides them."""
     try:
-        functions = [getattr(ctypes.pythonapi, name) for name in API]
+        functions = [getattr(ctypes.pythonapi, name) for name in _API]
     except AttributeError:
         return None
     return tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)

@@ -48,9 +48,9 @@ from autotune.network.runtime.arguments import (
     writable_in_place,
 )
 from autotune.network.runtime.blocks import BatchBlocks
-from autotune.network.runtime.direct_call import direct_call
+from autotune.network.runtime.direct_call import DirectCode, direct_call
 from autotune.network.runtime.session import ModelSession, step_together
-from autotune.network.runtime.sizes import Front, ModelSizes, result_memory
+from autotune.network.runtime.sizes import Memories, ModelSizes, has_room, result_memory
 from autotune.network.runtime.working_memory import CallerMemory, Memory, NetworkCode, Place
 from autotune.units import counted
 
@@ -94,11 +94,12 @@ class Model:
         self.n_threads = n_threads or default_threads(artifact.n_threads)
         self.artifact = artifact
         self._memory = memory or Memory(artifact)
-        self._code = NetworkCode(self._memory.library, artifact.entry)
+        self._code = NetworkCode(self._memory.library, artifact)
         self._expected = ends_by_name(artifact.own_inputs)
         self._results = ends_by_name(artifact.outputs)
-        memories = {e.name: Recycled(e.shape, DTYPES[e.stored].numpy) for e in artifact.outputs}
-        self._outputs: dict[str, Recycled | Front | None] = {**memories}
+        self._outputs: Memories = {
+            end.name: Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs
+        }
         halves = [end for end in artifact.outputs if end.stored != end.dtype]
         self._halves = {end.name: end.numpy_dtype for end in halves}
         others = artifact.others
@@ -111,17 +112,14 @@ class Model:
         elif not self._appends:
             self._choice = needed_choice(artifact)
         self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
-        self._direct = None
-        if self._code.direct is not None and not (self._appends or artifact.lengths):
-            self._direct = direct_call(
-                artifact.inputs,
-                artifact.outputs,
-                tuple(memories.values()),
-                self._code.direct,
-                self.n_threads,
-                self._memory,
-                self._code,
+        self._direct = self._direct_code = None
+        if not self._appends:
+            code = self._code
+            self._direct_code = DirectCode.of(
+                code.plan, code.direct, self.n_threads, self._memory, code
             )
+        if self._direct_code is not None and not artifact.lengths:
+            self._direct = direct_call(self._direct_code, tuple(self._outputs.values()))
 
     @property
     def variants(self) -> tuple[Model, ...]:
@@ -292,12 +290,15 @@ class Model:
         self.artifact = artifact.at(numbers)
         ends, results = artifact.outputs, self.artifact.outputs
         self._expected, self._results = ends_by_name(self.artifact.inputs), ends_by_name(results)
-        memories: dict[str, Any] = whole._outputs
+        memories: Mapping[str, Any] = whole._outputs
         self._rooms = {e.base: memories[e.name] for e in ends if e.extents and e.window is None}
         self._outputs = {
             end.name: result_memory(end, result, memories[end.name])
             for end, result in zip(ends, results, strict=True)
         }
+        if self._direct_code is not None:
+            own = tuple(self._outputs.values())
+            self._direct = direct_call(self._direct_code, own, [has_room(one) for one in own])
         self._numbers = {name: np.array([numbers[name]], np.int64) for name in artifact.lengths}
         bases = {end.name: end.base for end in artifact.inputs}
         self._places = {
@@ -414,7 +415,7 @@ class Model:
         if end.name in given:
             return given[end.name]
         memory = self._outputs[end.name]
-        return None if memory is None else memory.take()
+        return None if has_room(memory) else memory.take()
 
     def _check(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         return _all_checked(self._expected, inputs)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,10 +83,13 @@ class ModelSizes(Generic[M]):
 
 
 class Front:
-    """Gives arrays of one shape at the front of larger memory."""
+    """Gives arrays of one shape at the front of larger memory.
 
-    def __init__(self, memory: Recycled, shape: tuple[int, ...]) -> None:
-        self._memory, self._shape = memory, shape
+    `is_room`: where kernels write the elements of such an array, in the memory for the longest.
+    """
+
+    def __init__(self, memory: Recycled, shape: tuple[int, ...], is_room: bool) -> None:
+        self._memory, self._shape, self.is_room = memory, shape, is_room
         self._n = math.prod(shape)
 
     def take(self) -> Array:
@@ -94,17 +97,25 @@ class Front:
         return self._memory.take().reshape(-1)[: self._n].reshape(self._shape)
 
 
-def result_memory(end: Endpoint, sized: Endpoint, memory: Recycled) -> Front | Recycled | None:
-    """What gives arrays for an output of one size; None where `memory` itself has its elements.
+Memories: TypeAlias = "dict[str, Recycled | Front]"
+"""What gives arrays for the outputs, by their names."""
+
+
+def has_room(memory: Recycled | Front) -> bool:
+    """Whether its arrays are where kernels write an output."""
+    return isinstance(memory, Front) and memory.is_room
+
+
+def result_memory(end: Endpoint, sized: Endpoint, memory: Recycled) -> Front | Recycled:
+    """What gives arrays for an output of one size.
 
     `end`: the output, for whose longest `memory` gives arrays; `sized`: at the numbers.
     """
     n, longest = math.prod(sized.shape), math.prod(end.shape)
     if 2 * n < longest and n * dtype_bytes(sized.stored) < _COPIED:
         return Recycled(sized.shape, memory.dtype)
-    if end.extents and end.window is None and _is_front(sized):
-        return None
-    return Front(memory, sized.shape)
+    is_room = bool(end.extents) and end.window is None and _is_front(sized)
+    return Front(memory, sized.shape, is_room)
 
 
 def _is_front(end: Endpoint) -> bool:

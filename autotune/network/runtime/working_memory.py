@@ -10,21 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codegen import ports_code
 from autotune.codegen.forks import forks
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.team import SYMBOLS, Functions, Job, team
 from autotune.errors import ArtifactError, CodegenError
 from autotune.network.artifact.artifact import Artifact
-from autotune.network.artifact.table import (
-    ARENA,
-    CONSTANTS,
-    DIRECT,
-    KERNELS,
-    PROFILE,
-    RUN,
-    entry_name,
-)
+from autotune.network.artifact.plan import CallPlan, call_plan
+from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, PROFILE, RUN, entry_name
 from autotune.units import format_bytes
 
 Array = NDArray[Any]
@@ -32,14 +26,18 @@ Array = NDArray[Any]
 _BARRIER_BYTES = 256
 _REMEMBERED = 1000
 """Inferences after which working memory that was not needed meanwhile is freed."""
+_DIRECT = f"{ports_code.SYMBOLS}{ports_code.DIRECT}"
+"""What calls of arrays of NumPy go through; files of former versions have none."""
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 
 
 class NetworkCode:
-    """The machine code of one network, ready to be called. `library`: that of its artifact."""
+    """The machine code of the network `artifact`, ready to be called. `library`: all code of it."""
 
-    def __init__(self, library: Library, number: int) -> None:
+    def __init__(self, library: Library, artifact: Artifact) -> None:
+        number = artifact.entry
         self.library, self._number = library, number
+        self.plan = call_plan(artifact)
         self.is_former = not library.has(entry_name(KERNELS, number))
         if not self.is_former and not library.has(f"{SYMBOLS}run"):
             raise ArtifactError(
@@ -52,7 +50,8 @@ class NetworkCode:
         self.direct: tuple[int, int] | None = None
         self.functions: Functions | None = None
         if not self.is_former:
-            self.direct = self._address(DIRECT), entry
+            if library.has(_DIRECT):
+                self.direct = library.address(_DIRECT), entry
             self.functions = Functions.of(self.library)
             team().adopt(self.functions)
 
@@ -85,14 +84,27 @@ class Place:
 
     def __init__(self, artifact: Artifact, code: NetworkCode, n_threads: int, arena: Array) -> None:
         self.times = np.zeros(len(artifact.kernels) + 1, np.int64)
-        self.table = np.zeros(artifact.n_bases + 2, np.uintp)
+        self.table = np.zeros(code.plan.all_words, np.uintp)
         address = self.table.ctypes.data
         self.address = ctypes.c_void_p(address)
         self.job = code.job(address, len(artifact.kernels), n_threads)
         self.barrier = aligned((_BARRIER_BYTES,), "uint8")
         team_at = self.job.address if self.job else self.barrier.ctypes.data
         self.table[[ARENA, CONSTANTS]] = arena.ctypes.data, artifact.constants.ctypes.data
-        self.table[-2:] = team_at, self.times.ctypes.data
+        team = artifact.n_bases
+        self.table[team : team + 2] = team_at, self.times.ctypes.data
+        self.rooms = _rooms(code.plan)
+        self.table[code.plan.first_room :] = [room.ctypes.data for room in self.rooms]
+
+
+def _rooms(plan: CallPlan) -> list[Array]:
+    """Memory for the longest of each output: see `CallPlan`. Raises ArtifactError."""
+    try:
+        return [aligned((n_bytes,), "uint8") for n_bytes in plan.rooms]
+    except MemoryError as error:
+        raise ArtifactError(
+            f"its outputs need {format_bytes(sum(plan.rooms))} at the longest", "free some memory"
+        ) from error
 
 
 class CallerMemory:
