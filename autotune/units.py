@@ -73,12 +73,12 @@ def format_flops(flops: float) -> str:
     return _prefixed(flops, 1000, ("FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
 
 
-def format_shape(shape: Iterable[int]) -> str:
+def format_shape(shape: Iterable[int | str]) -> str:
     """`1x16`, or `scalar`."""
     return "x".join(map(str, shape)) or "scalar"
 
 
-def format_shapes(shapes: Mapping[str, Iterable[int]]) -> str:
+def format_shapes(shapes: Mapping[str, Iterable[int | str]]) -> str:
     """`ids 1x16, mask 1x16`."""
     return ", ".join(f"{name} {format_shape(shape)}" for name, shape in shapes.items())
 

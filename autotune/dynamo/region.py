@@ -29,7 +29,8 @@ from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.check.differences import difference, tolerance
 from autotune.network.runtime.runtime import Model
-from autotune.ort.models import ModelsByShape
+from autotune.ort.models import SessionModels
+from autotune.ort.preparing import open_sizes
 
 LOGGER = logging.getLogger("autotune")
 Function = Callable[..., Any]
@@ -198,16 +199,17 @@ def _output(
 
 def _models(
     model: Any, arrays: Mapping[str, Array], settings: Settings
-) -> tuple[ModelsByShape, ExitStack]:
+) -> tuple[SessionModels, ExitStack]:
     """Compiled networks of a graph with these constants, and the file that they are made from."""
     whole = type(model)()
     whole.CopyFrom(model)
     initialise(whole, arrays)
     files = ExitStack()
     path = files.enter_context(model_file(whole, "graph"))
-    interface = interface_of(read_outline(path))
+    outline = read_outline(path)
     request = settings.request(path, settings.dims)
-    found = ModelsByShape(request, interface, settings.store, settings.room)
+    sizes = open_sizes(outline)
+    found = SessionModels(request, interface_of(outline), settings.store, settings.room, sizes)
     if found.only is not None:
         files.close()
     return found, files

@@ -22,14 +22,23 @@ from autotune.api.compile import compiling
 from autotune.api.operators import GROUP
 from autotune.api.request import Dims, Note, Values
 from autotune.cache import FileStore, cache_folder, key_of, package_key
-from autotune.errors import AutotuneError, LogMismatch, ModelError, NotCompilable
+from autotune.errors import (
+    AutotuneError,
+    LogMismatch,
+    ModelError,
+    NotCompilable,
+    UnsupportedOperator,
+    UsageError,
+)
 from autotune.files import open_input
 from autotune.graph.constant_values import constants_to_json
+from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.model_files import model_file
-from autotune.graph.reader.onnx_reader import model_hash
+from autotune.graph.reader.mosts import assumed
+from autotune.graph.reader.onnx_reader import model_hash, read_outline
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.runtime.loading import read_artifact
-from autotune.ort.request import MOST_BYTES, SessionRequest
+from autotune.ort.request import MOST_BYTES, SessionRequest, SizesRefused
 from autotune.pages import SHARED
 from autotune.records.store import store_to_read
 from autotune.target import host_target
@@ -45,6 +54,7 @@ def key_of_request(request: SessionRequest) -> str:
     settings = {
         "shapes": sorted((name, list(shape)) for name, shape in request.shapes.items()),
         "dims": _dims_json(request.dims),
+        "mosts": None if request.mosts is None else sorted(request.mosts.items()),
         "constants": constants_to_json(request.constants),
         "precision": request.precision,
         "max_error": request.max_error,
@@ -67,19 +77,41 @@ def key_of_request(request: SessionRequest) -> str:
 def compiled(request: SessionRequest, note: Note, cache: bool) -> Artifact:
     """Compile and check it; where no oracle can run it on anything, it stays unchecked.
 
-    `cache`: keep its programs. Raises as `compiling.compile`.
+    `cache`: keep its programs. Raises as `compiling.compile`, and SizesRefused where one network is
+    asked for all sizes and cannot be.
     """
     with model_file(request.model, request.name) as path:
         threads: Any = request.threads or None
         known = replace(request, model=path, threads=threads, note=note, cache=cache)
+        return _compiled(known) if request.mosts is None else _of_all_sizes(known, path)
+
+
+def _compiled(request: SessionRequest) -> Artifact:
+    try:
+        return compiling.compiled(request).artifact
+    except NotCompilable:
+        raise
+    except ModelError as error:  # of the model, then it comes again
+        artifact = compiling.compiled(replace(request, check=False)).artifact
+        request.note(f"not checked: {error.message}")
+        return artifact
+
+
+def _of_all_sizes(request: SessionRequest, path: Path) -> Artifact:
+    """With the most general ranges of dimensions that there can be. Raises SizesRefused."""
+    outline = read_outline(path)
+    bind_constants(outline, request.constants)
+    reason = "no dimension is open"
+    for dims in assumed(outline, request.mosts):
         try:
-            return compiling.compiled(known).artifact
-        except NotCompilable:
-            raise
-        except ModelError as error:  # of the model, then it comes again
-            artifact = compiling.compiled(replace(known, check=False)).artifact
-            note(f"not checked: {error.message}")
-            return artifact
+            return _compiled(replace(request, dims=dims))
+        except NotCompilable as error:
+            raise SizesRefused(error.message, error.hint) from error
+        except UsageError as error:
+            reason = error.message
+            if isinstance(error.__cause__, UnsupportedOperator):
+                break
+    raise SizesRefused(reason, "sizes are compiled one by one, as they come")
 
 
 def cached_artifact(
@@ -114,7 +146,7 @@ def fitting_artifact(
     try:
         return request, cached_artifact(request, store, note, memory)
     except LogMismatch as error:
-        if not request.shapes or request.log is None:
+        if request.log is None or not (request.shapes or request.mosts is not None):
             raise
         note(f"{error.message}: compiled without it")
         return fitting_artifact(request.without_log(), store, note, memory)

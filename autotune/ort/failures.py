@@ -32,9 +32,10 @@ def remembered(job: BackgroundJob, do: Callable[[], Found]) -> Found:
     if key in _OF_THIS_PROCESS:
         return _OF_THIS_PROCESS[key]
     found = do()
-    if isinstance(found, Failure) and not found.is_unpadded:
-        LOGGER.warning("%s is not compiled: %s", job.request.name, found.line)
-        LOGGER.debug("%s", found.details)
+    if isinstance(found, Failure):
+        if not found.is_of_sizes:  # single sizes are compiled
+            LOGGER.warning("%s is not compiled: %s", job.request.name, found.line)
+            LOGGER.debug("%s", found.details)
         _keep(job, found)
     return found
 
@@ -50,7 +51,8 @@ def former_failure(job: BackgroundJob, now_s: float | None = None) -> Failure | 
         age_s = (time.time() if now_s is None else now_s) - float(fields["time_s"])
         if 0.0 <= age_s < _KEPT_S:
             text = f"{fields['text']} (it failed so before, and is tried again after a day)"
-            return Failure(text, str(fields["hint"]), is_former=True)
+            is_of_sizes = bool(fields["is_of_sizes"])
+            return Failure(text, str(fields["hint"]), is_of_sizes, is_former=True)
     return None
 
 
@@ -61,7 +63,12 @@ def _keep(job: BackgroundJob, failure: Failure) -> None:
     _OF_THIS_PROCESS[key] = failure
     store = _store(job)
     if store and not failure.is_former:
-        fields = {"text": failure.text, "hint": failure.hint, "time_s": time.time()}
+        fields = {
+            "text": failure.text,
+            "hint": failure.hint,
+            "is_of_sizes": failure.is_of_sizes,
+            "time_s": time.time(),
+        }
         store.put(key, json.dumps(fields).encode())
 
 

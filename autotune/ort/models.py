@@ -1,11 +1,11 @@
-"""⑪ The models of a session, one for every combination of shapes that it has been called with.
+"""⑪ The models of a session: one for all sizes, or one for every combination of shapes.
 
-    models = ModelsByShape(request, interface, store)
+    models = SessionModels(request, interface, store)
     models.at({"ids": ids, "mask": mask}).run(…)
 
 A model of static shapes is compiled at once, and so are all shapes that dimensions or a log name;
-others when the first inputs of them come. Threads that need one at the same time wait for one
-compilation.
+else one for all sizes (`sizes`) when the first inputs come, or, where there can be none, one for
+the shapes of each. Threads that need one at the same time wait for one compilation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.cache import FileStore
-from autotune.errors import UsageError
+from autotune.errors import AutotuneError, UsageError
 from autotune.graph.reader.interface import Interface, ModelPort
 from autotune.network.runtime.arguments import as_array
 from autotune.network.runtime.loading import model_of
@@ -30,6 +30,7 @@ from autotune.ort.cached import fitting_artifact
 from autotune.ort.logs import names_shapes
 from autotune.ort.request import SessionRequest
 from autotune.ort.room import Room
+from autotune.ort.sizes import AllSizes, OpenSizes
 from autotune.ort.waits import told_if_long
 from autotune.units import format_shapes
 
@@ -37,27 +38,35 @@ Key: TypeAlias = "tuple[tuple[int, ...], ...]"
 """Shapes of the open inputs, in their order."""
 
 LOGGER = logging.getLogger("autotune")
+_MOST_KEYS = 4096
+"""Shapes whose model is known at once."""
 _ONNX_NAMES = {"float32": "float", "float64": "double"}
 
 
-class ModelsByShape:
+class SessionModels:
     """Models of `request`, ready to run; there is `room` for those that were not named before.
 
-    `is_found_log`: the log was found, not named, so it is left out where it does not
-    fit.
+    `sizes`: open dimensions, where one model may be for all of them.
     """
 
     def __init__(
-        self, request: SessionRequest, interface: Interface, store: FileStore | None, room: Room
+        self,
+        request: SessionRequest,
+        interface: Interface,
+        store: FileStore | None,
+        room: Room,
+        sizes: OpenSizes | None = None,
     ) -> None:
         self._request = request
+        self._sizes = AllSizes(sizes) if sizes else None
+        self._whole: Model | None = None
         self._store = store
         self._room = room
         self._names = tuple(n for n in interface.open_inputs if n not in request.constants)
         self._open = {p.name: p for p in interface.inputs if p.name in self._names}
         self._inputs = tuple(port.name for port in interface.inputs)
         self._models: dict[Key, Model] = {}
-        self._extra: dict[Key, int] = {}  # when it was last called, of those not named before
+        self._extra: dict[Model, int] = {}  # when it was last called, of those not named before
         self._calls = itertools.count()
         self._lock = threading.Lock()
         if request.dims or request.log or not self._names:
@@ -72,12 +81,12 @@ class ModelsByShape:
             found = self._models[key]
         except (KeyError, AttributeError, TypeError):
             return self._compiled(feed)
-        if key in self._extra:
-            self._extra[key] = next(self._calls)
+        if found in self._extra:
+            self._extra[found] = next(self._calls)
         return found
 
     def __iter__(self) -> Any:
-        return iter(list(self._models.values()))
+        return iter(list(dict.fromkeys(self._models.values())))
 
     def _compile_named(self) -> None:
         """Compile the shapes that the request names; those of its log, where it has none."""
@@ -98,21 +107,59 @@ class ModelsByShape:
             found = self._models.get(key)
             if found is not None:
                 return found
-            LOGGER.info("compiling %s for %s", self._request.name, format_shapes(shapes))
-            model = self._at_shapes(shapes, example)
+            model = self._of_all_sizes(example) or self._at_shapes(shapes, example)
+            if self._whole is not None and len(self._models) >= _MOST_KEYS:
+                self._forget(self._whole)
             self._models[key] = model
-            self._extra[key] = next(self._calls)
-            # a call may have noted a key that has just left
-            order = sorted(self._extra.keys() & self._models.keys(), key=self._extra.__getitem__)
-            n_leaving = self._room.leaving([self._models[at].n_bytes for at in order])
-            for at in order[:n_leaving]:
-                del self._extra[at], self._models[at]
+            self._extra[model] = next(self._calls)
+            order = sorted(self._extra, key=self._extra.__getitem__)
+            for gone in order[: self._room.leaving([model.n_bytes for model in order])]:
+                self._drop(gone)
             return model
+
+    def _drop(self, model: Model) -> None:
+        """Let a model go that was not named before."""
+        self._forget(model)
+        del self._extra[model]
+        if self._whole is model:
+            self._whole = None
+
+    def _forget(self, model: Model) -> None:
+        """Dispatch the calls of a model anew."""
+        for at in [at for at, known in self._models.items() if known is model]:
+            del self._models[at]
+
+    def _of_all_sizes(self, example: Mapping[str, NDArray[Any]]) -> Model | None:
+        """The model for all sizes, compiled for larger ones where a call has some.
+
+        None where none is for this call.
+        """
+        sizes, shapes = self._sizes, {name: array.shape for name, array in example.items()}
+        if sizes is None or not sizes.may_take(shapes):
+            return None
+        if self._whole is None or not sizes.takes(shapes):
+            mosts = sizes.wanted
+            told = format_shapes(sizes.text(shapes, mosts))
+            LOGGER.info("compiling %s for %s", self._request.name, told)
+            request = replace(self._request, shapes={}, dims={}, mosts=mosts)
+            try:
+                model = self._model(replace(request, check_inputs=example))
+            except AutotuneError as error:  # of the model, then it comes again
+                LOGGER.info("sizes are compiled one by one: %s", error.message)
+                sizes.is_final = True
+                self._sizes = sizes if self._whole else None
+                return None
+            if self._whole is not None:
+                self._drop(self._whole)
+            sizes.adopt(model.input_info)
+            self._whole = model
+        return self._whole if sizes.takes(shapes) else None
 
     def _at_shapes(
         self, shapes: dict[str, tuple[int, ...]], example: Mapping[str, NDArray[Any]]
     ) -> Model:
         """A model for one combination of shapes; without the log, where that has no task of it."""
+        LOGGER.info("compiling %s for %s", self._request.name, format_shapes(shapes))
         request = replace(self._request, shapes=shapes, dims={}, check_inputs=example or None)
         return self._model(request)
 

@@ -12,18 +12,18 @@ from __future__ import annotations
 import os
 import resource
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.api.compile.padding import Padding, batchable, paddable
-from autotune.api.request import Shapes
+from autotune.api.ranges import length_of
 from autotune.api.sources import model_bytes, model_files
 from autotune.codec import to_json
-from autotune.graph.bound_model import BoundModel
+from autotune.graph.reader.dimensions import Outline, batches, dimension_names, is_decoder
 from autotune.graph.reader.model_files import model_file
+from autotune.graph.reader.mosts import assumed
 from autotune.graph.reader.onnx_reader import external_files, read_outline
 from autotune.graph.shape_inputs import inputs_bound_by_value
 from autotune.machine import available_bytes, read_text, usable_cpus
@@ -45,6 +45,7 @@ from autotune.ort.request import (
     PreparedNetwork,
     SessionRequest,
 )
+from autotune.ort.sizes import OpenSizes
 from autotune.records import read_log
 from autotune.units import format_bytes
 
@@ -60,16 +61,36 @@ def facts_of(request: SessionRequest) -> Facts:
         [request.model, *external_files(request.model)] if isinstance(request.model, Path) else []
     )
     with model_file(request.model, request.name) as path:
-        deciding = inputs_bound_by_value(read_outline(path))
+        outline = read_outline(path)
+    deciding = tuple(n for n in inputs_bound_by_value(outline) if n not in request.constants)
     found = with_log(request)
     return Facts(
-        tuple(name for name in deciding if name not in request.constants),
+        deciding,
         tuple(map(str, files)),
         str(found.log) if found.log else None,
         found.threads,
         found.n_running,
         names_shapes(found.log),
+        open_sizes(outline, {*deciding, *request.constants}),
     )
+
+
+def open_sizes(outline: Outline, bound: Container[str] = ()) -> OpenSizes | None:
+    """Open dimensions that the network of a model may follow; None where there are none.
+
+    `bound`: inputs that have one value. Caches of a decoder grow with every call.
+    """
+    longest = next(assumed(outline), {})
+    if is_decoder(outline):
+        return None
+    names = dimension_names(outline)
+    known = {name: own for name, own in names.items() if name not in bound}
+    mosts = {
+        name: length_of(name, most).longest
+        for name, most in longest.items()
+        if isinstance(most, str) and any(name in own for own in known.values())
+    }
+    return OpenSizes(known, mosts, batches(outline)) if mosts else None
 
 
 def with_log(request: SessionRequest) -> SessionRequest:
@@ -124,21 +145,7 @@ def answer(job: BackgroundJob) -> Found:
         return former
     if job.kind == FACTS:
         return facts_of(job.request)
-    paddings = []
-    with model_file(job.request.model, job.request.name) as path:
-        bound = BoundModel(path, constants=job.request.constants)
-        for dimension in job.padded:
-            found = _padding(bound, dimension, job.request.shapes)
-            if isinstance(found, str):
-                return Failure(found, is_unpadded=True)
-            paddings.append(to_json(found))
-    return replace(prepare(job.request, job.store_bytes), paddings=tuple(paddings))
-
-
-def _padding(bound: BoundModel, dimension: str, shapes: Shapes) -> Padding | str:
-    """Padding of a dimension of samples or of lengths, or the reason against it."""
-    found = batchable(bound, dimension, shapes)
-    return paddable(bound, dimension, shapes) if isinstance(found, str) else found
+    return prepare(job.request, job.store_bytes)
 
 
 def serve(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:

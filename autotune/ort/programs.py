@@ -2,32 +2,34 @@
 
     programs.at(feed) ─► a compiled network in contest with ONNX Runtime, or None: that answers
 
-A call is told by the shapes of its inputs, and by the values of those that decide what is computed.
-What is seen for the first time is compiled and checked in the background, then run once beside
-the session's own ONNX Runtime, and from then on answers if it gave the same and is faster. Of
-further shapes those come first that are called most, from the second call on.
+One network is for all sizes of a model's open dimensions, up to mosts that grow with the calls
+(`sizes`); where there is none, each shape has its own. Inputs that decide what is computed are
+bound by their values. What is called for the first time is compiled and checked in the background,
+then run once beside the session's own ONNX Runtime, and from then on answers if it gave the same
+and is faster. What comes later is compiled from the second call on, what is called most first.
+
+    waiting ─(a call)─► compiling ─► loaded ─(compared)─► compiled ─(beyond its mosts)─► compiling …
+       └──────────────────────┴─────────┴─────────────────────┴─► onnxruntime, with a reason
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from autotune.codec import from_json
 from autotune.errors import AutotuneError, LogMismatch, UsageError
+from autotune.ort.adopting import copied, disagreement, loaded, run_of_some, shapes_of
 from autotune.ort.background import background
-from autotune.ort.buckets import Extents, extents_of, padded, rounded_up, shapes_at
 from autotune.ort.contest import Contest
+from autotune.ort.entries import Arrays, Entry, Shapes, ShapeState
 from autotune.ort.failures import remembered
 from autotune.ort.request import (
     ARTIFACT,
@@ -42,23 +44,24 @@ from autotune.ort.request import (
     SessionRequest,
 )
 from autotune.ort.room import Room
+from autotune.ort.sizes import AllSizes, OpenSizes
 from autotune.ort.waits import told_if_long
 
 if TYPE_CHECKING:
-    from autotune.api.compile.padding import Padding
     from autotune.network.runtime.runtime import Model
 
 LOGGER = logging.getLogger("autotune")
 
 Key: TypeAlias = tuple[Any, ...]
-"""Shapes of the open inputs, then the bytes of those that decide."""
+"""Shapes of the open inputs, or `_ALL_SIZES`, then the bytes of those that decide."""
 
 _LEAST_CALLS = 2
 """Of a shape that is not the first one, before it is compiled."""
+_ALL_SIZES = "all sizes"
+_MOST_FAMILIES = 2
+"""Values of inputs that decide for each of which one network is for all sizes."""
 _MOST_KEYS = 4096
-"""Shapes that are told apart without looking for their bucket."""
-_MOST_APART = 2e-2
-"""Of the largest value: networks that differ more from ONNX Runtime's are rejected."""
+"""Shapes whose networks are known at once; then all are forgotten, which costs microseconds."""
 _OUTSIDE = "nodes run in ONNX Runtime"
 """Note of `compile` on fallback nodes; lines with their reasons follow it."""
 _CHANGED = "its file has changed since the session was made"
@@ -71,40 +74,6 @@ class Mode(StrEnum):
     WAIT = "wait"
     BACKGROUND = "background"
     NEVER = "never"
-
-
-class ShapeState(StrEnum):
-    """Of the calls of one shape."""
-
-    WAITING = "waiting"
-    COMPILING = "compiling"
-    LOADED = "loaded"
-    COMPILED = "compiled"
-    ONNXRUNTIME = "onnxruntime"
-
-
-@dataclass(slots=True)
-class Entry:
-    """Calls of one shape. `values`: of the inputs that decide.
-
-    `n_bytes`: of memory, of what is compiled. `used`: how many networks had been adopted when it
-    was last seen to have been called, and how often until then; `left`: its contest's at that time.
-    `extents`: of a bucket, which computes calls of smaller ones as well, by dimension; None of a
-    shape that is compiled as it came.
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
-    values: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    state: ShapeState = ShapeState.WAITING
-    n_calls: int = 0
-    reason: str = ""
-    example: Mapping[str, NDArray[Any]] | None = None
-    run: Run | None = None
-    contest: Contest | None = None
-    extents: Extents | None = None
-    n_bytes: int = 0
-    used: tuple[int, int] = (0, 0)
-    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +105,14 @@ class Programs:
         self.request, self.setting = request, setting
         self.notes: tuple[str, ...] = ()
         self.reason = ""
+        self.n_compilations = 0
         self._theirs, self._is_loaded, self._when_idle = theirs, is_loaded, when_idle
         self._inputs = tuple(name for name in shapes if name not in request.constants)
         self._open = tuple(n for n in self._inputs if _is_open(shapes[n]))
         self._fixed = {n: tuple(shapes[n]) for n in self._inputs if n not in self._open}
         self._deciding: tuple[str, ...] = ()
-        self._dimensions = {name: shapes[name] for name in self._inputs}
-        self._is_rounded = bool(self._open)
+        self._sizes: OpenSizes | None = None
+        self._one_by_one: set[Key] = set()
         self._is_known = False
         self._named = bool(request.dims)
         self._only: Contest | None = None
@@ -150,7 +120,7 @@ class Programs:
         self._entries: dict[Key, Entry] = {}
         self._jobs: dict[int, Key | None] = {}
         self._files: tuple[str, ...] = ()
-        self._example: Mapping[str, NDArray[Any]] | None = None
+        self._example: Arrays | None = None
         self._lock = threading.RLock()
         self._is_warned = False
         self._n_adopted = 0
@@ -174,10 +144,10 @@ class Programs:
 
     def models(self) -> list[Run]:
         """Compiled networks that answer."""
-        return [known.contest.run for known in self.entries() if known.contest is not None]
+        return [known.run for known in self.entries() if known.run is not None and known.live]
 
     def entries(self) -> list[Entry]:
-        """Entries of all shapes, in the order in which they came."""
+        """Entries of all networks, in the order in which they came."""
         with self._lock:
             return [replace(entry) for entry in self._entries.values()]
 
@@ -194,6 +164,9 @@ class Programs:
         if self._deciding:
             shapes += [np.asarray(feed[name]).tobytes() for name in self._deciding]
         return tuple(shapes)
+
+    def _shapes(self, arrays: Arrays) -> Shapes:
+        return {n: a.shape for n, a in arrays.items() if n not in self._deciding}
 
     def _missed(self, feed: Feed) -> Contest | None:
         """A call that nothing is compiled for yet: ONNX Runtime says so if it is a wrong one."""
@@ -213,59 +186,56 @@ class Programs:
             self._work()
         return self._runs.get(self._key(arrays))
 
-    def _noted(self, key: Key, arrays: Mapping[str, NDArray[Any]]) -> bool:
+    def _noted(self, key: Key, arrays: Arrays) -> bool:
         """Count a call. Gives whether there is work for it."""
         if not self._is_known:
-            self._example = _copied(arrays)
+            self._example = copied(arrays)
             return False
-        entry = self._entry(key, arrays)
-        if entry.contest is not None or entry.state is ShapeState.ONNXRUNTIME:
-            if len(self._runs) < _MOST_KEYS:
-                self._runs[key] = entry.contest
+        entry, shapes = self._entry(key, arrays), self._shapes(arrays)
+        if entry.state is ShapeState.ONNXRUNTIME:
+            self._dispatch(key, None)
+            return False
+        if entry.state is ShapeState.COMPILED and entry.takes(shapes):
+            self._dispatch(key, entry.contest(shapes, self._is_held))
             return False
         entry.n_calls += 1
-        if entry.example is not None or not self._is_wanted(entry):
+        if entry.example is not None or not self._is_wanted(entry, shapes):
             return False
-        entry.example = _copied(arrays)
+        entry.example, entry.is_growing = copied(arrays), entry.state is ShapeState.COMPILED
         return True
 
-    def _extents(self, arrays: Mapping[str, NDArray[Any]]) -> Extents | None:
-        shapes = {n: a.shape for n, a in arrays.items() if n not in self._deciding}
-        return extents_of(shapes, self._dimensions)
+    @property
+    def _is_held(self) -> bool:
+        return self.setting.mode is not Mode.WAIT
 
-    def _entry(self, key: Key, arrays: Mapping[str, NDArray[Any]]) -> Entry:
-        """That of a shape; from the second one on of its bucket, where there may be some."""
+    def _dispatch(self, key: Key, contest: Contest | None) -> None:
+        if len(self._runs) >= _MOST_KEYS:
+            self._runs.clear()
+        self._runs[key] = contest
+
+    def _entry(self, key: Key, arrays: Arrays) -> Entry:
+        """That of the very shapes of a call, else of all sizes, else a new one."""
         if key in self._entries:
             return self._entries[key]
-        shapes: Any = {n: a.shape for n, a in arrays.items() if n not in self._deciding}
-        extents = None
-        if self._is_rounded and self._entries:
-            extents = self._extents(arrays)
-            if extents is None:
-                self._is_rounded = False
-            else:
-                extents = rounded_up(extents)
-                shapes = shapes_at(self._dimensions, list(shapes), extents)
-                at = tuple(shapes[name] for name in self._open)
-                key = (*at, *key[len(self._open) :])
-        if key not in self._entries:
-            values = {name: arrays[name].copy() for name in self._deciding}
-            self._entries[key] = Entry(shapes, values, extents=extents)
-        entry = self._entries[key]
-        if entry.extents is None and extents is not None:  # it has only computed its own shape
-            entry.extents, entry.state, entry.contest = extents, ShapeState.WAITING, None
-        return entry
+        shapes = self._shapes(arrays)
+        at = (_ALL_SIZES, *key[len(self._open) :])
+        entry = self._entries.get(at)
+        values = {name: arrays[name].copy() for name in self._deciding}
+        if entry is None and self._sizes is not None and at not in self._one_by_one:
+            n_families = sum(entry.sizes is not None for entry in self._entries.values())
+            if n_families < _MOST_FAMILIES:
+                entry = Entry(shapes, values, AllSizes(self._sizes))
+        if entry is not None and entry.sizes is not None and entry.sizes.may_take(shapes):
+            return self._entries.setdefault(at, entry)
+        return self._entries.setdefault(key, Entry(shapes, values))
 
-    def _is_wanted(self, entry: Entry) -> bool:
-        """Whether inputs of this shape are of use: to compile it, or to compare results."""
+    def _is_wanted(self, entry: Entry, shapes: Shapes) -> bool:
+        """Whether inputs of these shapes are of use: to compile for them, or to compare results."""
         if entry.state is ShapeState.LOADED:
-            return True
-        is_worth_it = (
-            entry is next(iter(self._entries.values()))
-            or self.setting.mode is Mode.WAIT
-            or entry.n_calls >= _LEAST_CALLS
-        )
-        return entry.state is ShapeState.WAITING and is_worth_it
+            return entry.takes(shapes)
+        is_first = entry is next(iter(self._entries.values())) and entry.run is None
+        is_worth_it = is_first or not self._is_held or entry.n_calls >= _LEAST_CALLS
+        return entry.state in (ShapeState.WAITING, ShapeState.COMPILED) and is_worth_it
 
     # Work
 
@@ -301,8 +271,9 @@ class Programs:
                 return None
             key, job = chosen
             self._jobs[id(job)] = key
-            if key is not None and key in self._entries:
-                self._entries[key].state = ShapeState.COMPILING
+            entry = self._entries.get(key) if key is not None else None
+            if entry is not None and not entry.is_growing:
+                entry.state = ShapeState.COMPILING
             return job
 
     def _chosen_job(self) -> tuple[Key | None, BackgroundJob] | None:
@@ -315,31 +286,16 @@ class Programs:
             return None, BackgroundJob(ARTIFACT, self.request, store)
         if not self._open and not self._deciding and not self._entries:
             self._entries[()] = Entry(self._fixed)
-        waiting = [
-            (entry.n_calls, key) for key, entry in self._entries.items() if self._is_ready(entry)
-        ]
+        waiting = [key for key, entry in self._entries.items() if self._is_ready(entry)]
         if not waiting:
             return None
-        _, key = max(waiting, key=lambda pair: pair[0])
-        entry = self._entries[key]
-        request = replace(
-            self.request,
-            shapes=entry.shapes,
-            dims={},
-            constants={**self.request.constants, **entry.values},
-            check_inputs=self._fitting_example(entry) or None,
-        )
-        return key, BackgroundJob(ARTIFACT, request, store, tuple(entry.extents or ()))
-
-    def _fitting_example(self, entry: Entry) -> dict[str, NDArray[Any]]:
-        """Inputs to check a network of this shape on, if there are."""
-        example = {n: a for n, a in (entry.example or {}).items() if n not in entry.values}
-        is_whole = all(array.shape == entry.shapes[name] for name, array in example.items())
-        return example if is_whole else {}
+        key = max(waiting, key=lambda key: self._entries[key].n_calls)
+        return key, BackgroundJob(ARTIFACT, self._entries[key].request(self.request), store)
 
     def _is_ready(self, entry: Entry) -> bool:
         is_static = not self._open and not self._deciding
-        return entry.state is ShapeState.WAITING and (is_static or entry.example is not None)
+        is_waiting = entry.state is ShapeState.WAITING or entry.is_growing
+        return is_waiting and (is_static or entry.example is not None)
 
     def take(self, job: BackgroundJob, found: Found) -> None:
         """The answer to a job."""
@@ -364,39 +320,41 @@ class Programs:
             self.request = replace(
                 self.request, log=log, threads=facts.threads, n_running=facts.n_running
             )
-            self._files = facts.files
+            self._files, self._sizes = facts.files, facts.sizes
             self._named = self._named or facts.is_named
             self._is_known = True
             if log is not None:
                 LOGGER.info("compiled from %s", log)
             if self._example is not None:
-                entry = self._entry(self._key(self._example), self._example)
-                entry.example, entry.n_calls = self._example, 1
+                self._begin(self._example, 1)
                 self._example = None
         if not self._is_loaded(facts.files):
             self.give_up(_CHANGED)
 
-    def _take_failure(self, key: Key | None, failure: Failure) -> None:
-        text = failure.line
-        if key is None:
-            self.give_up(text)
-        elif failure.is_unpadded:
-            self._compile_as_they_come(text)
-        else:
-            self._refuse(key, text)
+    def _begin(self, example: Arrays, n_calls: int) -> None:
+        """Have a network compiled for a call."""
+        entry = self._entry(self._key(example), example)
+        entry.example, entry.n_calls = example, n_calls
 
-    def _compile_as_they_come(self, reason: str) -> None:
-        """Every shape is one of its own: padding might change results."""
-        LOGGER.info("%s: shapes are not rounded up: %s", self.request.name, reason)
+    def _take_failure(self, key: Key | None, failure: Failure) -> None:
+        if key is not None and self._entries[key].sizes is not None:
+            self._stay_with_single_sizes(key, failure.line)
+        else:
+            self._leave(key, failure.line)
+
+    def _stay_with_single_sizes(self, key: Key, reason: str) -> None:
+        """What a network for all sizes does not take, or all where there is none, is a shape."""
+        LOGGER.info("%s: sizes are compiled one by one: %s", self.request.name, reason)
         with self._lock:
-            self._is_rounded = False
-            for key, bucket in list(self._entries.items()):
-                if bucket.extents is None:
-                    continue
+            entry = self._entries[key]
+            example, entry.example, entry.is_growing = entry.example, None, False
+            if entry.sizes is not None and entry.run is not None:
+                entry.sizes.is_final = True
+            else:
                 del self._entries[key]
-                if bucket.example is not None:
-                    entry = self._entry(self._key(bucket.example), bucket.example)
-                    entry.example, entry.n_calls = bucket.example, bucket.n_calls
+                self._one_by_one.add(key)
+            if example is not None:
+                self._begin(example, entry.n_calls)
 
     def _take_artifact(self, key: Key | None, found: PreparedNetwork) -> None:
         self._named = self._named and key is not None
@@ -406,52 +364,58 @@ class Programs:
         if not self._is_loaded(self._files):
             return self.give_up(_CHANGED)
         try:
-            loaded = _loaded(found, self.request.n_running, self.setting.room.memory)
+            network = loaded(found, self.request.n_running, self.setting.room.memory)
         except AutotuneError as error:
             return self._leave(key, error.message)
         with self._lock:
-            for model in loaded.variants:
-                at = key if key is not None else self._key_of(model)
-                entry = self._entries.setdefault(at, Entry(_shapes_of(model)))
-                entry.run = _with_names(model) if entry.values else model.run
-                if entry.extents is not None:
-                    paddings = _paddings(found)
-                    entry.run = padded(entry.run, paddings, entry.extents)
-                entry.n_bytes = loaded.n_bytes // len(loaded.variants)
-                entry.state = ShapeState.LOADED
+            self.n_compilations += 1
+            for model in network.variants:
+                entry = self._entry_of(key, model)
+                self._forget(entry)
+                entry.run = run_of_some(model) if entry.values else model.run
+                entry.state, entry.is_growing = ShapeState.LOADED, False
+                entry.n_bytes = network.n_bytes // len(network.variants)
+                if entry.sizes is not None:
+                    entry.sizes.adopt(model.input_info)
+                if entry.example is not None and not entry.takes(self._shapes(entry.example)):
+                    entry.example = None
         self._warn()
 
-    def _key_of(self, model: Model) -> Key:
-        shapes = _shapes_of(model)
-        return tuple(shapes[name] for name in self._open)
+    def _entry_of(self, key: Key | None, model: Model) -> Entry:
+        """The entry of a network that was asked for, or one of those that were named before."""
+        if key is not None:
+            return self._entries[key]
+        shapes, sizes = shapes_of(model), None
+        at: Key = tuple(shapes[name] for name in self._open)
+        if model.artifact.lengths:
+            at, sizes = (_ALL_SIZES,), AllSizes(self._sizes or OpenSizes({}, {}), is_final=True)
+        return self._entries.setdefault(at, Entry(shapes, sizes=sizes))
 
     # Outcomes
 
     def _compare_loaded(self) -> None:
         """Adopt a loaded network that agrees with ONNX Runtime, once there are inputs for it."""
         with self._lock:
-            loaded = [
-                (key, entry)
+            waiting = [
+                (key, entry, entry.example)
                 for key, entry in self._entries.items()
                 if entry.state is ShapeState.LOADED and entry.example is not None
             ]
-        for key, entry in loaded:
+        for key, entry, example in waiting:
             assert entry.run is not None
-            assert entry.example is not None
-            problem = _disagreement(entry.run, self._theirs, entry.example)
+            problem = disagreement(entry.run, self._theirs, example)
             if problem:
                 self._refuse(key, problem)
             else:
-                self._adopt(key, entry)
+                self._adopt(key, entry, example)
 
-    def _adopt(self, key: Key, entry: Entry) -> None:
+    def _adopt(self, key: Key, entry: Entry, example: Arrays) -> None:
         with self._lock:
-            entry.state, entry.example = ShapeState.COMPILED, None
-            assert entry.run is not None
-            entry.contest = Contest(entry.run, self.setting.mode is not Mode.WAIT)
-            self._runs[key] = entry.contest
+            entry.state, entry.example, entry.n_calls = ShapeState.COMPILED, None, 0
+            contest = entry.contest(self._shapes(example), self._is_held)
+            self._dispatch(self._key(example), contest)
             if not self._open and not self._deciding:
-                self._only = entry.contest
+                self._only = contest
             self._make_room(key)
 
     def _make_room(self, newest: Key) -> None:
@@ -461,30 +425,36 @@ class Programs:
         last look counts as used now, more often called later.
         """
         self._n_adopted += 1
-        compiled: list[tuple[Key, Entry]] = []
-        for at, entry in self._entries.items():
-            if entry.contest is None:
-                continue
-            compiled.append((at, entry))
-            left = entry.contest.left
+        compiled = [(at, entry) for at, entry in self._entries.items() if entry.live]
+        for at, entry in compiled:
+            left = sum(contest.left for contest in entry.live)
             if at == newest or left != entry.left:
                 entry.used, entry.left = (self._n_adopted, abs(left - entry.left)), left
         compiled.sort(key=lambda pair: (pair[0] == newest, pair[1].used))
         n_leaving = self.setting.room.leaving([entry.n_bytes for _, entry in compiled])
         for at, entry in compiled[:n_leaving]:
             del self._entries[at]
-            self._forget(entry.contest)
+            self._forget(entry)
 
     def lose(self, contest: Contest) -> None:
         """Let ONNX Runtime answer calls at which it has been faster again and again."""
         self._only = None
-        key = next((at for at, known in self._entries.items() if known.contest is contest), None)
-        if key is not None:
-            self._refuse(key, f"compiled it takes {contest.ratio or 0.0:.2f} x the time")
+        with self._lock:
+            for key, entry in list(self._entries.items()):
+                lost = [kind for kind, known in entry.contests.items() if known is contest]
+                if not lost:
+                    continue
+                entry.contests |= dict.fromkeys(lost)
+                for at in [at for at, known in self._runs.items() if known is contest]:
+                    self._runs[at] = None
+                if not entry.live:
+                    self._refuse(key, f"compiled it takes {contest.ratio or 0.0:.2f} x the time")
 
-    def _forget(self, contest: Contest | None) -> None:
-        """Dispatch the calls of a contest anew: a bucket has many."""
-        for at in [at for at, known in self._runs.items() if known is contest]:
+    def _forget(self, entry: Entry) -> None:
+        """Dispatch the calls of a network anew."""
+        gone = set(map(id, entry.live))
+        entry.contests = {}
+        for at in [at for at, known in self._runs.items() if id(known) in gone]:
             del self._runs[at]
 
     def _leave(self, key: Key | None, reason: str) -> None:
@@ -494,15 +464,13 @@ class Programs:
         self._refuse(key, reason)
 
     def _refuse(self, key: Key, reason: str) -> None:
-        """ONNX Runtime answers calls of this shape."""
+        """ONNX Runtime answers calls of this network."""
         LOGGER.info("%s: ONNX Runtime answers: %s", self.request.name, reason)
         with self._lock:
             entry = self._entries[key]
-            if entry.contest is not None:
-                self._forget(entry.contest)
-            entry.state, entry.reason = ShapeState.ONNXRUNTIME, reason
-            entry.example = entry.run = entry.contest = None
-            self._runs[key] = None
+            self._forget(entry)
+            entry.state, entry.reason, entry.is_growing = ShapeState.ONNXRUNTIME, reason, False
+            entry.example = entry.run = None
         if not self._open and not self._deciding:
             self.give_up(reason)
 
@@ -527,54 +495,3 @@ class Programs:
 def _is_open(shape: Sequence[Any]) -> bool:
     """Whether extents are not known, or the rank: ONNX Runtime says () for unknown ones too."""
     return not shape or not all(isinstance(n, int) for n in shape)
-
-
-def _shapes_of(model: Model) -> dict[str, tuple[int, ...]]:
-    return {end.name: end.shape for end in model.input_info}
-
-
-def _copied(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {name: np.array(array) for name, array in arrays.items()}
-
-
-def _with_names(model: Model) -> Run:
-    """Inferences of a model that has fewer inputs than the session's."""
-    names = [end.name for end in model.input_info]
-
-    def run(feed: Feed, out: Any = None) -> dict[str, NDArray[Any]]:
-        return model.run({name: feed[name] for name in names}, out)
-
-    return run
-
-
-def _paddings(found: PreparedNetwork) -> list[Padding]:
-    from autotune.api.compile.padding import Padding
-
-    return [from_json(Padding, fields) for fields in found.paddings]
-
-
-def _loaded(found: PreparedNetwork, threads: int, memory: str) -> Model:
-    from autotune.network.runtime.loading import model_of, read_artifact
-
-    try:
-        return model_of(read_artifact(found.path, memory), threads)
-    finally:
-        if not found.is_kept:
-            os.unlink(found.path)
-
-
-def _disagreement(ours: Run, theirs: Callable[[Feed], Mapping[str, Any]], feed: Feed) -> str:
-    """Difference of a compiled network from ONNX Runtime, as text; empty for none."""
-    from autotune.network.check.differences import max_error
-
-    try:
-        found, expected = ours(feed), theirs(feed)
-    except Exception as error:  # of either, whatever it is: the other answers
-        return f"{type(error).__name__}: {error}"
-    for name, wanted in expected.items():
-        have, want = np.asarray(found[name]), np.asarray(wanted)
-        if have.shape != want.shape or have.dtype != want.dtype:
-            return f"output '{name}' is {have.dtype}{have.shape}, not {want.dtype}{want.shape}"
-        if max_error(have, want) > _MOST_APART:
-            return f"output '{name}' differs from ONNX Runtime's"
-    return ""

@@ -17,10 +17,11 @@ from typing import Any, TypeAlias
 
 from autotune.api.request import CompileRequest, Dims, Shapes
 from autotune.codec import from_json
-from autotune.errors import AutotuneError, LogMismatch, UsageError
+from autotune.errors import AutotuneError, LogMismatch, NotCompilable, UsageError
 from autotune.graph.state import CHUNKS
 from autotune.measure.frames import Message
 from autotune.ort.room import MOST_SHAPES, Room
+from autotune.ort.sizes import OpenSizes
 from autotune.pages import SHARED
 
 FACTS, ARTIFACT, FAILED = "facts", "artifact", "failed"
@@ -40,7 +41,9 @@ class SessionRequest(CompileRequest):
     """Request to compile a model for this CPU.
 
     `model`: a file, or the bytes of one. `name`: how messages call it. `threads`: 0 for those of
-    the log. `n_running`: threads that it runs on; `preparing.with_log` knows them.
+    the log. `n_running`: threads that it runs on; `preparing.with_log` knows them. `mosts`: for all
+    sizes up to these, and to assumed ones of other dimensions (`graph.reader.mosts`), in the place
+    of `shapes` and `dims`.
     """
 
     model: Path | bytes
@@ -53,6 +56,7 @@ class SessionRequest(CompileRequest):
     constants: Mapping[str, Any] = field(default_factory=dict)
     operators: tuple[Path, ...] = ()
     n_running: int = 0
+    mosts: Mapping[str, int] | None = None
 
     def without_log(self) -> SessionRequest:
         """The same where the log does not fit."""
@@ -142,7 +146,8 @@ class Facts:
 
     `deciding`: inputs that are bound by their values. `files`: all that the model was read from.
     `log`, `threads`: of its compilation. `n_running`: threads that it runs on.
-    `is_named`: whether the log names shapes.
+    `is_named`: whether the log names shapes. `sizes`: open dimensions, where one network may be for
+    all of them.
     """
 
     deciding: tuple[str, ...] = ()
@@ -151,6 +156,7 @@ class Facts:
     threads: int = 1
     n_running: int = 1
     is_named: bool = False
+    sizes: OpenSizes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,27 +164,21 @@ class PreparedNetwork:
     """A compiled network in a file. `is_kept`: it is the cache's, else its loader removes it.
 
     `notes`: of `compile`. `is_compiled`: whether any of it is; else all is ONNX Runtime's.
-    `paddings`: of the dimensions that were asked for, as JSON.
     """
 
     path: str
     is_kept: bool
     notes: tuple[str, ...] = ()
     is_compiled: bool = True
-    paddings: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundJob:
-    """A request for the process beside a session: see `prepare`.
-
-    `padded`: dimensions of which calls may have less than the shapes of the request.
-    """
+    """A request for the process beside a session: see `prepare`."""
 
     kind: str
     request: SessionRequest
     store_bytes: int | None = None
-    padded: tuple[str, ...] = ()
 
     def message(self) -> Message:
         """As it is sent: messages of a session to its own process may be pickled."""
@@ -199,7 +199,7 @@ class BackgroundJob:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Reason for no answer to a job, in one line. `is_unpadded`: padding might change the results.
+    """Reason for no answer to a job, in one line. `is_of_sizes`: no network is for all sizes.
 
     `is_kept`: whether it comes again whenever the job is done; `is_former`: it was so in a process
     before. `details`: a traceback.
@@ -207,7 +207,7 @@ class Failure:
 
     text: str
     hint: str = ""
-    is_unpadded: bool = False
+    is_of_sizes: bool = False
     is_kept: bool = True
     is_former: bool = False
     details: str = ""
@@ -217,7 +217,8 @@ class Failure:
         """Failure of a job that ended with an error."""
         if isinstance(error, AutotuneError):
             is_kept = not isinstance(error, UsageError | LogMismatch)  # they come at once
-            return Failure(error.message, error.hint, is_kept=is_kept)
+            is_of_sizes = isinstance(error, SizesRefused)
+            return Failure(error.message, error.hint, is_of_sizes, is_kept)
         details = "".join(traceback.format_exception(error))
         if isinstance(error, MemoryError):
             return Failure("there is not enough memory to compile it", details=details)
@@ -228,6 +229,10 @@ class Failure:
     def line(self) -> str:
         """The text and the hint."""
         return f"{self.text} ({self.hint})" if self.hint else self.text
+
+
+class SizesRefused(NotCompilable):
+    """A network of a model is for single sizes only."""
 
 
 Found: TypeAlias = Facts | PreparedNetwork | Failure

@@ -38,7 +38,7 @@ from autotune.ort.callbacks import Callback, CallbackThreads
 from autotune.ort.copies import copy_of
 from autotune.ort.exceptions import as_client_error, raises_client_errors
 from autotune.ort.kept_state import KeptState
-from autotune.ort.models import LOGGER, ModelsByShape
+from autotune.ort.models import LOGGER, SessionModels
 from autotune.ort.options import (
     CPU_PROVIDER,
     RunOptions,
@@ -46,7 +46,7 @@ from autotune.ort.options import (
     get_all_providers,
     require_known,
 )
-from autotune.ort.preparing import with_log
+from autotune.ort.preparing import open_sizes, with_log
 from autotune.ort.request import SessionArguments, SessionRequest
 from autotune.ort.room import Room
 from autotune.ort.waits import told_if_long
@@ -105,7 +105,8 @@ class InferenceSession:
         self._model_path = str(request.model) if isinstance(request.model, Path) else None
         self._providers = [CPU_PROVIDER]  # programs read both, as they read ONNX Runtime's
         with model_file(request.model, request.name) as path:
-            self._interface = interface_of(read_outline(path))
+            outline = read_outline(path)
+            self._interface = interface_of(outline)
         request = with_log(request)
         self._copy = copy_of(request.model) if self._interface.open_inputs else None
         if self._copy is not None:  # other shapes are compiled from the loaded file
@@ -117,7 +118,8 @@ class InferenceSession:
         if request.capacity is not None:
             self._kept = _kept_state(request, store, room.memory)
             request = request.without_state()
-        self._models = ModelsByShape(request, self._interface, store, room)
+        sizes = open_sizes(outline, request.constants)
+        self._models = SessionModels(request, self._interface, store, room, sizes)
         self._bound = _extents(request.dims)
         self._threads = request.n_running
         self._is_plain = not self._constants

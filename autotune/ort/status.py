@@ -5,6 +5,7 @@ print(session.autotune_status())
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,19 +13,21 @@ from typing import TYPE_CHECKING
 from autotune.units import format_shapes
 
 if TYPE_CHECKING:
+    from autotune.ort.entries import Entry
     from autotune.ort.programs import Programs
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeStatus:
-    """Calls of one shape.
+    """Calls of one network: of one shape, or of all sizes: `shapes` has "..512" for a most then.
 
     `state`: "waiting", "compiling", "loaded" (waits for a first call to be compared), "compiled"
     (answers) or "onnxruntime", with a `reason`. `ratio`: median latency over ONNX Runtime's in
-    the calls that compared them last, None where none did. `values`: of inputs that decide.
+    the calls that compared them last, None where none did; over sizes the geometric mean. `values`:
+    of inputs that decide.
     """
 
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int | str, ...]]
     values: Mapping[str, object]
     state: str
     ratio: float | None
@@ -36,7 +39,8 @@ class SessionStatus:
     """A session. `reason`: why further shapes are not compiled, empty where they are.
 
     `is_busy`: whether something is being compiled or waits for it. `notes`: what the compiler told,
-    as the operators that stay in ONNX Runtime.
+    as the operators that stay in ONNX Runtime. `n_compilations`: networks that were compiled for
+    it, or found in the cache folder, so far.
     """
 
     name: str
@@ -46,6 +50,7 @@ class SessionStatus:
     reason: str
     shapes: tuple[ShapeStatus, ...]
     notes: tuple[str, ...]
+    n_compilations: int = 0
 
     @property
     def n_compiled(self) -> int:
@@ -73,10 +78,10 @@ def status_of(programs: Programs) -> SessionStatus:
     """The status of a session's programs."""
     shapes = tuple(
         ShapeStatus(
-            dict(entry.shapes),
+            dict(entry.shapes) if entry.sizes is None else entry.sizes.text(entry.shapes),
             {name: value.tolist() for name, value in entry.values.items()},
             str(entry.state),
-            entry.contest.ratio if entry.contest else None,
+            _ratio(entry),
             entry.reason,
         )
         for entry in programs.entries()
@@ -90,7 +95,13 @@ def status_of(programs: Programs) -> SessionStatus:
         programs.reason,
         shapes,
         programs.notes,
+        programs.n_compilations,
     )
+
+
+def _ratio(entry: Entry) -> float | None:
+    ratios = [contest.ratio for contest in entry.live if contest.ratio is not None]
+    return statistics.geometric_mean(ratios) if ratios else None
 
 
 def _text(shape: ShapeStatus) -> str:

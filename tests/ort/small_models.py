@@ -1,4 +1,4 @@
-"""Two models of one operator each, and inputs of them."""
+"""Small models, and inputs of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 STATIC = f"""{HEAD}
 m (float[2,3] x, int64[1] n) => (float[2,3] y, int64[1] k) {{ y = Abs (x) k = Neg (n) }}"""
 DYNAMIC = HEAD + "m (float[batch,3] x) => (float[batch,3] y) { y = Abs (x) }"
+
+SINGLE = f"""{HEAD}
+m (float[rows,3] x) => (float[some,3] y) {{
+  start = Constant <value_ints = [0]> () end = Constant <value_ints = [4]> ()
+  first = Slice (x, start, end) y = Abs (first) }}"""
+"""At most four rows, so that no network is for all sizes."""
+ATTENTION = f"""{HEAD}
+m (float[batch,length,8] x, int64[batch,length] mask) => (float[batch,length,8] y) {{
+  real = Cast <to = 1> (mask) one = Constant <value_float = 1.0> ()
+  gone = Sub (one, real) lowest = Constant <value_float = -3.4e38> ()
+  axes = Constant <value_ints = [1]> () added = Mul (gone, lowest)
+  row = Unsqueeze (added, axes) keys = Transpose <perm = [0, 2, 1]> (x)
+  scores = MatMul (x, keys) masked = Add (scores, row) parts = Softmax (masked)
+  y = MatMul (parts, x) }}"""
 
 
 def rows(n: int) -> NDArray[np.float32]:

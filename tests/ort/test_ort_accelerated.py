@@ -15,11 +15,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from autotune.errors import UsageError
-from autotune.ort import background
+from autotune.ort import background, cached
 from autotune.ort.accelerated import accelerated
 from autotune.ort.contest import OURS, THEIRS, Contest
+from autotune.ort.request import SizesRefused
 from autotune.ort.session import InferenceSession
-from tests.ort.small_models import DYNAMIC, HEAD, STATIC, rows
+from tests.ort.small_models import ATTENTION, DYNAMIC, SINGLE, STATIC, rows
 
 onnxruntime = pytest.importorskip("onnxruntime")
 Session: Any = accelerated(onnxruntime)
@@ -74,90 +75,131 @@ def test_calls_are_answered_before_and_after_a_network_is_compiled(
 @pytest.mark.slow
 @pytest.mark.usefixtures("_soon")
 def test_of_further_shapes_those_that_come_again_are_compiled(saved: Callable[[str], Path]) -> None:
-    """They are not rounded up where rows depend on one another."""
-    mixed = "m (float[rows,3] x) => (float[rows,3] y) { y = Softmax <axis = 0> (x) }"
-    session = Session(saved(HEAD + mixed), threads=1)
+    """Where no network is for all sizes."""
+    session = Session(saved(SINGLE), threads=1)
     session.run(None, {"x": rows(5)})
     waited(session, lambda: session.run(None, {"x": rows(9)}))
     session.run(None, {"x": rows(7)})
     waited(session, lambda: session.run(None, {"x": rows(9)}))
     states = {shape.shapes["x"][0]: shape.state for shape in session.autotune_status().shapes}
     assert states == {5: "compiled", 9: "compiled", 7: "waiting"}
-    for n in (9, 5, 7, 11):
-        powers = np.exp(rows(n) - rows(n).max(0))
-        (y,) = session.run(None, {"x": rows(n)})
-        np.testing.assert_allclose(y, powers / powers.sum(0), rtol=1e-5)
+    for n in (9, 5, 7, 11, 2):
+        np.testing.assert_array_equal(session.run(None, {"x": rows(n)})[0], -rows(n)[:4])
+
+
+class Calls:
+    """Calls of a session of masked attention, each compared with ONNX Runtime's own."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.session = Session(path, threads=1, **options)
+        self._reference = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self._rng = np.random.default_rng(0)
+
+    def __call__(self, batch: int, length: int) -> None:
+        mask = np.ones((batch, length), np.int64)
+        mask[-1, length // 2 :] = length == 1
+        x = self._rng.standard_normal((batch, length, 8)).astype(np.float32)
+        feed = {"x": x, "mask": mask}
+        pairs = zip(self.session.run(None, feed), self._reference.run(None, feed), strict=True)
+        for ours, theirs in pairs:
+            assert ours.shape == theirs.shape
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+    def waited(self, batch: int, length: int) -> Any:
+        """The status after calls of a size, when all that they ask for is compiled."""
+        return waited(self.session, lambda: self(batch, length))
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.slow
-@pytest.mark.parametrize("compile", ["wait", "background"])
+@pytest.mark.parametrize("compile", ["background", "wait"])
 @pytest.mark.usefixtures("_soon")
-def test_lengths_and_batches_are_rounded_up(tmp_path: Path, compile: str) -> None:
-    """Attention over masked places: 40 calls of 30 shapes need one network, beside the first's."""
-    path = tmp_path / "m.onnx"
-    onnx.save(masked_attention(), path)
-    reference = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    session = Session(path, threads=1, compile=compile)
-    rng = np.random.default_rng(0)
-
-    def call(batch: int, length: int) -> None:
-        mask = np.ones((batch, length), np.int64)
-        mask[-1, length // 2 :] = 0
-        x = rng.standard_normal((batch, length, 8)).astype(np.float32)
-        feed = {"x": x, "mask": mask}
-        for ours, theirs in zip(session.run(None, feed), reference.run(None, feed), strict=True):
-            assert ours.shape == theirs.shape
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-
+def test_one_compilation_is_for_all_sizes_and_larger_ones_are_learned(
+    saved: Callable[[str], Path], compile: str
+) -> None:
+    call = Calls(saved(ATTENTION), compile=compile)
     call(1, 7)
-    waited(session, lambda: call(4, 13))
-    for _ in range(40):
-        call(4, int(rng.integers(13, 17)))
-    status = session.autotune_status()
-    assert [s.shapes["x"] for s in status.shapes] == [(1, 7, 8), (4, 16, 8)]
-    assert [s.state for s in status.shapes] == ["compiled", "compiled"], str(status)
+    call.waited(3, 19)
+    sizes = np.random.default_rng(1).integers((1, 1), (9, 513), (20, 2)).tolist()
+    for batch, length in sizes:
+        call(batch, length)
+    status = call.session.autotune_status()
+    assert status.n_compilations == 1
+    assert [s.state for s in status.shapes] == ["compiled"]
+    assert status.shapes[0].shapes == {"x": ("..8", "..512", 8), "mask": ("..8", "..512")}
+    for _ in range(2):
+        call(20, 33)  # more samples than were assumed
+    status = call.waited(20, 33)
+    for batch, length in (*sizes, (20, 512), (17, 1), (1, 1)):
+        call(batch, length)
+    assert call.session.autotune_status().n_compilations == 2
+    assert [s.shapes["x"] for s in status.shapes] == [("..20", "..512", 8)]
+    assert len(call.session.models()) == 1
 
 
 @pytest.mark.slow
-def test_a_bucket_is_one_of_the_most_shapes_and_can_lose_all_its_calls(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    onnx.save(masked_attention(), path)
-    session = Session(path, threads=1, compile="wait", most_shapes=2)
+def test_a_size_that_is_lost_is_left_to_onnxruntime_and_others_are_not(
+    saved: Callable[[str], Path],
+) -> None:
+    call = Calls(saved(ATTENTION), compile="wait")
+    programs = call.session._programs
+    for length in (20, 25, 300):
+        call(1, length)
 
-    def call(length: int) -> None:
-        x = np.ones((1, length, 8), np.float32)
-        feed = {"x": x, "mask": np.ones((1, length), np.int64)}
-        np.testing.assert_allclose(session.run(None, feed)[0], x, rtol=1e-5)
+    def contest(length: int) -> Contest | None:
+        x, mask = np.ones((1, length, 8), np.float32), np.ones((1, length), np.int64)
+        found: Contest | None = programs.at({"x": x, "mask": mask})
+        return found
 
-    def states() -> list[str]:
-        return [shape.state for shape in session.autotune_status().shapes]
+    known = contest(20)
+    assert known is not None
+    assert contest(25) is known  # sizes that are alike
+    assert contest(300) is not known
+    programs.lose(known)
+    assert contest(20) is contest(30) is None
+    other = contest(300)
+    assert other is not None
+    assert [s.state for s in call.session.autotune_status().shapes] == ["compiled"]
+    programs.lose(other)
+    for length in (20, 300, 400):
+        call(1, length)
+    assert [s.state for s in call.session.autotune_status().shapes] == ["onnxruntime"]
+    assert call.session.models() == ()
 
-    for length in (7, 13, 14, 15, 16, 25, 26, 27, 13, 28):  # buckets of 16 and 32 beside the first
-        call(length)
-    assert states() == ["compiled"] * 2
-    programs = session._programs
-    for contest in list({id(c): c for c in programs._runs.values() if c is not None}.values()):
-        programs.lose(contest)
-    for length in (13, 14, 28):
-        call(length)
-    assert states() == ["onnxruntime"] * 2
-    assert session.models() == ()
+
+@pytest.mark.slow
+def test_where_no_larger_network_is_possible_larger_calls_are_shapes_of_their_own(
+    saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Calls(saved(ATTENTION), compile="wait")
+    call(1, 7)
+
+    def refused(*arguments: object) -> None:
+        raise SizesRefused("there is not enough memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cached, "_of_all_sizes", refused)
+        call(9, 7)
+    for batch in (1, 8, 9, 9):
+        call(batch, 7)
+    shapes = [s.shapes["x"] for s in call.session.autotune_status().shapes]
+    assert shapes == [("..8", "..512", 8), (9, 7, 8)]
+    assert call.session.autotune_status().n_compilations == 2
 
 
-def test_the_least_recently_called_network_leaves_for_want_of_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    onnx.save(dynamic_rows(), path)
+def test_the_least_recently_called_network_leaves_for_want_of_bytes(
+    saved: Callable[[str], Path],
+) -> None:
+    path = saved(SINGLE)
 
     def lengths(most_bytes: int, calls: Sequence[int]) -> list[int]:
         """The shapes that are compiled in the end."""
         session = Session(path, threads=1, compile="wait", most_bytes=most_bytes)
         for n in calls:
-            x = np.ones((n, n), np.float32)
-            np.testing.assert_array_equal(session.run(None, {"x": x})[0], -x)
-        entries = session._programs.entries()
-        sizes.extend(entry.n_bytes for entry in entries if entry.contest is not None)
-        return [entry.shapes["x"][0] for entry in entries if entry.contest is not None]
+            np.testing.assert_array_equal(session.run(None, {"x": rows(n)})[0], -rows(n)[:4])
+        entries = [entry for entry in session._programs.entries() if entry.live]
+        sizes.extend(entry.n_bytes for entry in entries)
+        return [entry.shapes["x"][0] for entry in entries]
 
     sizes: list[int] = []
     assert lengths(1 << 40, (5, 6, 7)) == [5, 6, 7]
@@ -166,26 +208,6 @@ def test_the_least_recently_called_network_leaves_for_want_of_bytes(tmp_path: Pa
     two = 2 * max(sizes) + min(sizes) // 2
     assert lengths(two, (5, 6, 5, 5, 7)) == [5, 7]
     assert lengths(two, (5, 6, 6, 7)) == [6, 7]
-
-
-def dynamic_rows() -> onnx.ModelProto:
-    """Of a dimension without a name, so that every extent is a shape of its own."""
-    return onnx.parser.parse_model(HEAD + "m (float[?,?] x) => (float[?,?] y) { y = Neg (x) }")
-
-
-def masked_attention() -> onnx.ModelProto:
-    text = (
-        HEAD
-        + """
-      m (float[batch,length,8] x, int64[batch,length] mask) => (float[batch,length,8] y) {
-      real = Cast <to = 1> (mask) one = Constant <value_float = 1.0> ()
-      gone = Sub (one, real) lowest = Constant <value_float = -3.4e38> ()
-      axes = Constant <value_ints = [1]> () added = Mul (gone, lowest)
-      row = Unsqueeze (added, axes) keys = Transpose <perm = [0, 2, 1]> (x)
-      scores = MatMul (x, keys) masked = Add (scores, row) parts = Softmax (masked)
-      y = MatMul (parts, x) }"""
-    )
-    return onnx.parser.parse_model(text)
 
 
 def test_a_session_that_waits_is_compiled_at_once(saved: Callable[[str], Path]) -> None:
@@ -341,7 +363,7 @@ def test_lists_of_numbers_are_arrays_of_the_type_of_their_input(
     session = Session(saved(DYNAMIC), compile="wait", threads=1)
     for n in (2, 2, 3):
         assert np.array_equal(session.run(None, {"x": rows(n).tolist()})[0], -rows(n))
-    assert [shape.state for shape in session.autotune_status().shapes] == ["compiled"] * 2
+    assert [shape.state for shape in session.autotune_status().shapes] == ["compiled"]
 
 
 def test_a_session_is_pickled_by_its_path_or_bytes(saved: Callable[[str], Path]) -> None:

@@ -33,7 +33,7 @@ from autotune.ort import alone as ort
 from autotune.ort import waits
 from autotune.records import Log, read_log, write_log
 from autotune.topology import Topology
-from tests.ort.small_models import DYNAMIC, HEAD, STATIC, rows
+from tests.ort.small_models import DYNAMIC, HEAD, SINGLE, STATIC, rows
 
 EXAMPLE = Path(__file__).parents[2] / "examples/drop_in.py"
 
@@ -49,7 +49,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
 
     def compile_noted(request: CompileRequest) -> Any:
-        found.append(request.shapes or None)
+        found.append(request.dims or request.shapes or None)
         return compiled(request)
 
     monkeypatch.setattr(compiling, "compiled", compile_noted)
@@ -181,18 +181,18 @@ def test_what_is_damaged_in_the_cache_is_compiled_again(
     assert len(compilations) == 2
 
 
-def test_a_long_compilation_is_told_once_for_each_shape(
+def test_a_long_compilation_is_told_once(
     saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def told() -> list[str]:
         return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
 
     path = saved(DYNAMIC)
-    session = session_of(path, cache=False)
     for after_s, n_told in ((60.0, 0), (0.0, 1)):
         monkeypatch.setattr(waits, "AFTER_S", after_s)
-        for _ in range(2):
-            session.run(None, {"x": rows(1 + n_told)})
+        session = session_of(path, cache=False)
+        for n in (1, 2):
+            session.run(None, {"x": rows(n)})
         assert len(told()) == n_told
     assert path.stem in told()[0]
 
@@ -205,31 +205,44 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert session.run(["k"], {"x": rows(2), "n": np.array([1])})[0] == -1
 
 
-def test_shapes_are_compiled_when_they_come_and_kept(
+def test_one_compilation_is_for_all_sizes_and_larger_ones_are_learned(
     saved: Callable[[str], Path], compilations: list[Any]
 ) -> None:
-    session = session_of(saved(DYNAMIC), most_shapes=2)
+    session = session_of(saved(DYNAMIC))
     assert compilations == []
+    for n in (*range(1, 17), 3):
+        assert np.array_equal(session.run(None, {"x": rows(n)})[0], -rows(n))
+    assert compilations == [{"batch": "..16"}]
+    for n in (17, 32, 5, 0, 33):
+        assert np.array_equal(session.run(None, {"x": rows(n)})[0], -rows(n))
+    assert compilations[1:] == [{"batch": "..32"}, {"x": (0, 3)}, {"batch": "..64"}]
+    assert [m.input_info[0].shape for m in session.models()] == [(0, 3), (64, 3)]
+    wrong: list[dict[str, Any]] = [{"x": rows(1)[0]}, {"x": ["a"]}, {"x": None}, {"z": rows(1)}]
+    for feed in (*wrong, {"x": rows(1)[:, :2]}, {"x": rows(7).astype(float)}):
+        with pytest.raises(UsageError):
+            session.run(None, feed)
+    assert len(compilations) == 4
+
+
+def test_sizes_are_compiled_one_by_one_where_no_network_is_for_all(
+    saved: Callable[[str], Path], compilations: list[Any]
+) -> None:
+    session = session_of(saved(SINGLE), most_shapes=2)
     for n in (1, 2, 1, 2, 1):
         assert np.array_equal(session.run(None, {"x": rows(n)})[0], -rows(n))
-    assert compilations == [{"x": (1, 3)}, {"x": (2, 3)}]
+    assert compilations == [{"rows": "..512"}, {"x": (1, 3)}, {"x": (2, 3)}]
     session.run(None, {"x": rows(5)})
     assert len(session.models()) == 2  # that of the second shape, called before, has left
     session.run(None, {"x": rows(1)})
     assert [m.input_info[0].shape for m in session.models()] == [(1, 3), (5, 3)]
     session.run(None, {"x": rows(2)})  # it comes back from the cache
-    assert len(compilations) == 3
-    wrong: list[dict[str, Any]] = [{"x": rows(1)[0]}, {"x": ["a"]}, {"x": None}, {"z": rows(1)}]
-    for feed in (*wrong, {"x": rows(1)[:, :2]}, {"x": rows(7).astype(float)}):
-        with pytest.raises(UsageError):
-            session.run(None, feed)
-    assert len(compilations) == 3
+    assert len(compilations) == 4
 
 
 def test_the_bytes_of_all_shapes_are_bounded_and_the_newest_stays(
     saved: Callable[[str], Path],
 ) -> None:
-    path = saved(DYNAMIC)
+    path = saved(SINGLE)
     session = session_of(path, most_bytes=1)
     for n in (1, 2, 3):
         assert np.array_equal(session.run(None, {"x": rows(n)})[0], -rows(n))

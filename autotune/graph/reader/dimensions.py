@@ -196,6 +196,15 @@ def input_ranks(model: ModelProto) -> dict[str, int]:
     return {v.name: len(v.type.tensor_type.shape.dim) for v in _inputs(model)}
 
 
+def dimension_names(model: ModelProto) -> dict[str, tuple[str, ...]]:
+    """Names of the dimensions of each input that has some, empty for those with an extent."""
+    return {
+        v.name: tuple("" if _is_fixed(dim) else _name(v, axis) for axis, dim in enumerate(dims))
+        for v in _inputs(model)
+        if (dims := v.type.tensor_type.shape.dim)
+    }
+
+
 def is_decoder(model: ModelProto) -> bool:
     """Whether names of inputs speak of a state that grows, as exporters call it."""
     names = [name.lower() for name in input_names(model)]

@@ -25,10 +25,13 @@ _COUNTED = ("CumSum",)
 """Operators that count places of the input, as some tables of positions are read."""
 
 
-def assumed(model: ModelProto) -> Iterator[dict[str, int | str]]:
+def assumed(
+    model: ModelProto, mosts: Mapping[str, int] | None = None
+) -> Iterator[dict[str, int | str]]:
     """What the open dimensions may be, the most general first; nothing where none is open.
 
-    A dimension without a range has one extent.
+    A dimension without a range has one extent. `mosts`: of some of them, in the place of those that
+    nobody has said; no length has more than a table of positions.
     """
     free, ranks = free_symbols(model, {}), input_ranks(model)
     batch = batches(model)
@@ -37,13 +40,21 @@ def assumed(model: ModelProto) -> Iterator[dict[str, int | str]]:
     if not free or any(ranks[p[0].input] > _IMAGE_RANK for n, p in free.items() if n in lengths):
         return
     most = BATCH_OF_IMAGES if images else BATCH_OF_LENGTHS if lengths else BATCH
-    own = dict.fromkeys(lengths, f"..{_power_of_two(min(LENGTH, table_rows(model) or LENGTH))}")
+    rows = table_rows(model) if lengths else None
+    own = dict.fromkeys(lengths, _power_of_two(min(LENGTH, rows or LENGTH)))
+    known = {**dict.fromkeys(batch, most), **own, **dict.fromkeys(images, IMAGE), **(mosts or {})}
+    if rows is not None:
+        known |= {name: min(known[name], rows) for name in lengths}
     for several in dict.fromkeys((True, False) if batch and (images or lengths) else (True,)):
-        first: Mapping[str, int | str] = dict.fromkeys(batch, f"..{most}" if several else 1)
         for step in STEPS if images else (1,):
-            size = f"..{IMAGE}/{step}" if step > 1 else f"..{IMAGE}"
-            ranges = {**first, **own, **dict.fromkeys(images, size)}
-            yield {name: ranges[name] for name in free}
+            steps = dict.fromkeys(images, step)
+            fixed: dict[str, int | str] = {} if several else dict.fromkeys(batch, 1)
+            yield {n: fixed.get(n) or _range(known[n], steps.get(n, 1)) for n in free}
+
+
+def _range(most: int, step: int) -> str:
+    """All sizes up to a most, or the next one that steps reach."""
+    return f"..{-(-most // step) * step}/{step}" if step > 1 else f"..{most}"
 
 
 def table_rows(model: ModelProto) -> int | None:

@@ -1,0 +1,81 @@
+"""⑪ What a session knows of the calls of one network: of one shape, or of all sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from autotune.ort.contest import Contest
+from autotune.ort.request import Run, SessionRequest
+from autotune.ort.sizes import AllSizes
+
+Arrays: TypeAlias = "Mapping[str, NDArray[Any]]"
+Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+
+
+class ShapeState(StrEnum):
+    """Of the calls of one shape."""
+
+    WAITING = "waiting"
+    COMPILING = "compiling"
+    LOADED = "loaded"
+    COMPILED = "compiled"
+    ONNXRUNTIME = "onnxruntime"
+
+
+@dataclass(slots=True)
+class Entry:
+    """Calls of one network: of one shape, or of all `sizes`. `values`: of the inputs that decide.
+
+    `n_calls`: that it did not answer. `contests`: with ONNX Runtime, by kinds of sizes; None of a
+    kind that is lost. `is_growing`: a network for larger sizes is wanted. `n_bytes`: of memory.
+    `used`: how many networks had been adopted when it was last seen to have been called, and how
+    often until then; `left`: of its contests at that time.
+    """
+
+    shapes: Shapes
+    values: Arrays = field(default_factory=dict)
+    sizes: AllSizes | None = None
+    state: ShapeState = ShapeState.WAITING
+    n_calls: int = 0
+    reason: str = ""
+    example: Arrays | None = None
+    run: Run | None = None
+    contests: dict[tuple[int, ...], Contest | None] = field(default_factory=dict)
+    is_growing: bool = False
+    n_bytes: int = 0
+    used: tuple[int, int] = (0, 0)
+    left: int = 0
+
+    @property
+    def live(self) -> list[Contest]:
+        """Contests that are not lost."""
+        return [contest for contest in self.contests.values() if contest is not None]
+
+    def takes(self, shapes: Shapes) -> bool:
+        """Whether what is compiled takes calls of these shapes."""
+        return self.sizes is None or self.sizes.takes(shapes)
+
+    def contest(self, shapes: Shapes, is_held: bool) -> Contest | None:
+        """That of calls of these shapes; None where it is lost."""
+        kind = () if self.sizes is None else self.sizes.kind(shapes)
+        if kind not in self.contests:
+            assert self.run is not None
+            self.contests[kind] = Contest(self.run, is_held)
+        return self.contests[kind]
+
+    def request(self, model: SessionRequest) -> SessionRequest:
+        """What is asked for these calls of a model."""
+        example = {n: a for n, a in (self.example or {}).items() if n not in self.values}
+        return replace(
+            model,
+            shapes=self.shapes if self.sizes is None else {},
+            mosts=None if self.sizes is None else self.sizes.wanted,
+            dims={},
+            constants={**model.constants, **self.values},
+            check_inputs=example or None,
+        )
