@@ -54,7 +54,7 @@ def fuse_sizes(stage: Stage, sizes: dict[str, int]) -> None:
             sizes[fused.loop] = sizes[fused.outer] * sizes[fused.inner]
 
 
-def _unshifted(e: Expr, var: str) -> Expr:
+def unshifted(e: Expr, var: str) -> Expr:
     """`e` with the tiles of loop `var` where they are before the last is moved inwards."""
 
     def one(x: Expr) -> Expr | None:
@@ -101,17 +101,23 @@ class Instance:
         """Size of the innermost tile of a split."""
         return min(int(rel.factors[-1]), self.sizes[rel.parent])
 
-    def version_ready(self, depth: int, kind: str = "") -> SplitRelation | None:
-        """A split with a remainder whose tile number is known before loop `depth`."""
-        for rel in self.stage.splits:
-            if rel.tail != "split" or rel.parent in self.versioned:
-                continue
-            if self.sizes[rel.parent] % self.factor(rel) == 0:
-                continue
-            loops = [self.stage.position(c) for c in leaves(self.stage, rel.children[:-1])]
-            if max(loops) < depth and kind in ("", self.stage.iters[loops[0]].kind):
-                return rel
-        return None
+    def remainder(self, rel: SplitRelation) -> int:
+        """What is left of the parent of a split behind its full tiles."""
+        return self.sizes[rel.parent] % self.factor(rel)
+
+    def versions_ready(self, depth: int, kind: str = "") -> list[SplitRelation]:
+        """Splits whose tile number is known before loop `depth`, and whose last tile may be smaller
+        than others."""
+        return [rel for rel in self.stage.splits if self._is_ready(rel, depth, kind)]
+
+    def _is_ready(self, rel: SplitRelation, depth: int, kind: str) -> bool:
+        if rel.parent in self.versioned or (rel.tail != "split" and self.remainder(rel)):
+            return False
+        names = leaves(self.stage, rel.children[:-1])
+        loops = [n for n, it in enumerate(self.stage.iters) if it.name in names]
+        if len(loops) < len(names) or max(loops) >= depth:  # fused, or not known yet
+            return False
+        return kind in ("", self.stage.iters[loops[0]].kind)
 
     def loop_value(self, it: Iterator) -> Expr:
         """The variable of a loop; 0 where it runs once."""
@@ -168,7 +174,7 @@ class Instance:
             if not self._is_nested(name, values[name]):
                 return None
             first = substitute(values[name], dict.fromkeys(inside, idx(0)))
-            first = simplify(_unshifted(first, var), ranges)
+            first = simplify(unshifted(first, var), ranges)
             return limit_of(Compare("lt", first, limit), var, ())
         return None
 

@@ -50,6 +50,7 @@ from autotune.loopir.nodes import (
     Store,
 )
 from autotune.loopir.register_tile import register_tile
+from autotune.loopir.versions import versions
 from autotune.loopir.visitor import (
     body_loads,
     loop_extents,
@@ -156,11 +157,9 @@ class _Nest:
 
     def _loops(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         """Loops `depth`… of a stage around `leaf`, with the stages attached inside them."""
-        ready = inst.version_ready(depth)
-        if ready is not None:
-            return _versions(
-                inst, ready, depth, ranges, lambda i, r: self._loops(i, depth, r, leaf)
-            )
+        found = versions(inst, depth, ranges, lambda i, r: self._loops(i, depth, r, leaf))
+        if found is not None:
+            return found
         body = self._inside(inst, depth, ranges, leaf)
         return self._attach(inst, depth, body, ranges) if depth else body
 
@@ -217,9 +216,10 @@ class _Nest:
     def _tile(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
         """The spatial loops from `depth` on around `leaf`, and nothing attached."""
         stage = inst.stage
-        ready = inst.version_ready(depth, "spatial")
-        if ready is not None:
-            return _versions(inst, ready, depth, ranges, lambda i, r: self._tile(i, depth, r, leaf))
+        nest = partial(self._tile, depth=depth, leaf=leaf)
+        found = versions(inst, depth, ranges, lambda i, r: nest(i, ranges=r), "spatial")
+        if found is not None:
+            return found
         if depth == len(stage.iters):
             return leaf(inst, ranges)
         it = stage.iters[depth]
@@ -444,30 +444,6 @@ def _accumulator(
     return Tensor(f"{op.name}.acc", shape, op.tensor.dtype), at
 
 
-def _versions(
-    inst: Instance,
-    rel: SplitRelation,
-    depth: int,
-    ranges: Ranges,
-    nest: Callable[[Instance, Ranges], Body],
-) -> Body:
-    """`nest` for the full tile of `rel` and for its remainder, and the choice between them."""
-    stage, sizes = inst.stage, inst.sizes
-    outside = max(depth, stage.n_parallel)
-    if any(stage.position(c) < outside for c in leaves(stage, rel.children[-1:])):
-        raise ScheduleError(f"{stage.name}: the tile of {rel.parent} must be inside of its number")
-    extent, factor = sizes[rel.parent], inst.factor(rel)
-    tile = simplify(inst.tile_number(rel), ranges)
-    full = replace(inst, versioned=inst.versioned | {rel.parent})
-    part = replace(full, overrides=(*inst.overrides, (rel.children[-1], extent % factor)))
-    n_full = extent // factor
-    cond = simplify(compare("lt", tile, idx(n_full)), ranges)
-    if isinstance(cond, Const):
-        return nest(full if cond.value else part, ranges)
-    below = _known(ranges, tile, (0, n_full - 1))
-    return (If(cond, nest(full, below), nest(part, _known(ranges, tile, (n_full, n_full)))),)
-
-
 def _outermost(inst: Instance, axis: str) -> str:
     """The outermost loop over an axis that runs more than once; "" where there is none."""
     own = leaves(inst.stage, (axis,))
@@ -478,11 +454,6 @@ def _filled(inst: Instance, ranges: Ranges) -> Body:
     """A store of the constant that a stage is."""
     tensor, where = inst.target(ranges)
     return (Store(tensor, where, inst.stage.op.body),)
-
-
-def _known(ranges: Ranges, e: Expr, limits: tuple[int, int]) -> Ranges:
-    """`ranges`, and if `e` is a variable, its `limits`."""
-    return ranges | {e.name: limits} if isinstance(e, Var) else ranges
 
 
 def _loop(stage: Stage, it: Iterator, extent: int, body: Body, limit: Expr | None = None) -> Body:

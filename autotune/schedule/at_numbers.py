@@ -1,7 +1,8 @@
 """③ A state of loops for given numbers of a call: how many tiles run, and how whole the last is.
 
-An axis that ends at a number runs over ⌈n / tile⌉ register tiles, and computes the last one whole.
-Loops around these tiles are as short as in a schedule of the static definition at that number.
+An axis that ends at a number runs over ⌈n / tile⌉ register tiles, of which the last has about as
+many rows as are left, in whole vectors. Loops around these tiles are as short as in a schedule of
+the static definition at that number.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _resized(state: State, stage: Stage) -> Stage:
 
 
 def _sizes(state: State, stage: Stage, op: Compute) -> tuple[Extent, ...]:
-    """Extents of the axes: of a root stage whole tiles, of another what its host needs."""
+    """Extents of the axes: of a root stage whole vectors, of another what its host needs."""
     if stage.attach is not None:
         host = state[stage.attach.target]
         needed = required_extents(state, stage.name, host, host.position(stage.attach.iter))
@@ -58,14 +59,14 @@ def _sizes(state: State, stage: Stage, op: Compute) -> tuple[Extent, ...]:
     axes = (*op.axes, *op.reduce_axes)
     pairs = zip(axes, stage.axes, stage.axis_extents, strict=True)
     return tuple(
-        most if now.extent == old.extent else _whole_tiles(stage, old.name, now.extent, most)
+        most if now.extent == old.extent else _whole_vectors(stage, old.name, now.extent, most)
         for now, old, most in pairs
     )
 
 
-def _whole_tiles(stage: Stage, axis: str, extent: int, most: Extent) -> Extent:
-    tile: Extent = 1
+def _whole_vectors(stage: Stage, axis: str, extent: int, most: Extent) -> Extent:
+    lanes: Extent = 1
     for it in stage.iters:
-        if it.annotation and stage.axis_of(it.name) == axis:
-            tile = plain(tile * it.extent)
-    return plain(smaller(larger(-(-extent // tile) * tile, 1), most))
+        if it.annotation not in ("", "unroll") and stage.axis_of(it.name) == axis:
+            lanes = plain(lanes * it.extent)
+    return plain(smaller(larger(-(-extent // lanes) * lanes, 1), most))
