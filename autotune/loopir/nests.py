@@ -6,8 +6,8 @@ of them. Rules that decide the speed of the programs:
 
 - A reduction accumulates in a local tile of its innermost unrolled and vectorised loops, around
   which all remaining reduction loops run; the tile is loaded and stored once (`register_tile`).
-- `tail="split"` is versioned: where the number of the tile becomes known, an `If` chooses between
-  a copy of the loops with the full tile and one with the remainder, so extents stay constant.
+- `tail="split"` and register tiles over a length are versioned: where the number of the tile
+  becomes known, an `If` chooses between copies of the loops, so extents stay constant (`versions`).
 - `tail="shift"` moves the last tile inwards: `min(tile·T, E - T)`.
 
 Loops that are bound to the indices of a GPU's launch stay loops. What is in shared memory is
@@ -57,7 +57,7 @@ from autotune.loopir.visitor import (
     reads_of,
     rewrite_exprs,
 )
-from autotune.schedule.state import Iterator, SplitRelation, Stage, State
+from autotune.schedule.state import Iterator, Stage, State
 from autotune.schedule.steps import LAUNCH_INDICES
 from autotune.strides import dense, padded_strides
 from autotune.te.arith import simplify

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from autotune.errors import ScheduleError
 from autotune.loopir.instance import Instance, Ranges, leaves, loop_var, unshifted
@@ -86,7 +87,7 @@ def _chosen(
         return (If(is_full, version(factor), version(rest)),)
     sizes = sorted({*_sizes(factor, _waste(inst)), *([rest] if rest else ())})
     body = version(sizes[0])
-    for below, size in zip(sizes[:-1], sizes[1:], strict=True):
+    for below, size in pairwise(sizes):
         cond = left.more_than(below)
         if rest and size > rest:
             cond = both(is_full, cond)

@@ -16,7 +16,6 @@ from autotune.api.bindings import Variant, bind, variants_of
 from autotune.api.compile.batch_buckets import check_split, split_of
 from autotune.api.compile.fallback import Sources, cut_times
 from autotune.api.compile.mixed_precision import NOT_MIXED, compile_mixed, form_notes
-from autotune.api.compile.ranging import ranged
 from autotune.api.compile.selection import (
     CompilePlan,
     best_records,
@@ -337,10 +336,9 @@ def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[N
     networks, steps = choose(networks, plan, best)
     steps = fitting(networks, steps, plan, best)
     with plan.progress("compiling programs") as tell:
-        others = ranged(plan, networks, steps, best)
         verify, store = plan.request.verify, plan.store
         artifact = compile_variants(
-            networks, steps, plan.target, plan.n_threads, tell, verify, store, others
+            networks, steps, plan.target, plan.n_threads, tell, verify, store
         )
     if sources.cuts:
         parts = artifact.variants

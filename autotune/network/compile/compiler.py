@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import TypeAlias
 
 from autotune.cache import FileStore, key_of, package_key
@@ -24,7 +23,6 @@ from autotune.config import AUTO
 from autotune.errors import CodegenError, NoValidSchedule
 from autotune.graph.network import Network, TaskCall
 from autotune.loopir.guarding import MAX_WEIGHT
-from autotune.loopir.in_place import Pairs
 from autotune.loopir.nodes import Program, with_strides
 from autotune.measure.cached_map import cached_map
 from autotune.measure.parallel_map import OnProgress
@@ -38,7 +36,6 @@ from autotune.network.compile.layout import ConstantPool, NetworkLayout, Unit, v
 from autotune.network.compile.memory import fold_strides, place_of
 from autotune.network.compile.outlines import Outline, Outlines, whole
 from autotune.schedule.exact import exact_steps
-from autotune.schedule.ranged import Ranged, Ranges, rest_of
 from autotune.schedule.steps import Algorithm, Steps, steps_text
 from autotune.strides import dense
 from autotune.target import Target
@@ -83,29 +80,24 @@ def compile_variants(
     tell: OnProgress = lambda n_done, n_all: None,
     verify: bool = False,
     store: FileStore | None = None,
-    ranged: Mapping[str, Sequence[Ranged]] = MappingProxyType({}),
 ) -> Artifact:
     """`compile_network` of one model at several shapes: one artifact, `others` in their order.
 
     `networks` are those of `variants.unified`. Equal programs are compiled once, equal constants
-    stored once. `ranged`: programs of tasks for some values of a number that they follow; that of
-    `steps` is for all others.
+    stored once.
     """
     outlines = Outlines(target, store, verify)
-    prefixes: dict[tuple[ProgramKey, Steps], str] = {}
+    prefixes: dict[ProgramKey, str] = {}
     units: list[list[Unit]] = []
     roots: list[Mapping[str, str]] = []
     works: dict[str, _Work] = {}
     for network in networks:
         found = _outlines(network, steps, outlines)
         programs = _programs(network, found)
-        ways = _ways(network, found, ranged, outlines)
-        pairs = [_in_place(each) for each in ways]
-        shared = aliases(network, programs, pairs)
-        own = _units(network, steps, ways, shared, prefixes)
-        units.append([unit for unit, _ in own])
+        shared = aliases(network, programs, [one.outline.in_place for one in found])
+        units.append(_units(network, steps, found, programs, shared, prefixes))
         roots.append(alias_roots(shared))
-        for unit, one in own:
+        for unit, one in zip(units[-1], found, strict=True):
             works.setdefault(unit.prefix, _Work(unit.prefix, unit.program, one.dag, one.steps))
     constants = ConstantPool(unit for each in units for unit in each)
     layouts = [NetworkLayout(*each, constants) for each in zip(networks, units, roots, strict=True)]
@@ -189,10 +181,6 @@ class _Found:
     text: str
 
 
-_Way: TypeAlias = tuple[_Found, tuple[str, Ranges] | None]
-"""One of the programs of a call, and the values of a number for which it is there."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Work:
     """Source of an object file: a program, and the DAG and steps to make its bodies from."""
@@ -219,59 +207,27 @@ def _outlines(network: Network, steps: Mapping[str, Steps], outlines: Outlines) 
 
 def _programs(network: Network, found: Sequence[_Found]) -> list[Program]:
     """The program of every call, for the layout of its inputs and outputs."""
-    return [_laid_out(network, *each) for each in zip(network.calls, found, strict=True)]
-
-
-def _laid_out(network: Network, call: TaskCall, one: _Found) -> Program:
-    program = one.outline.program
-    return with_strides(program, _strides(network, call, program))
-
-
-def _ways(
-    network: Network,
-    found: Sequence[_Found],
-    ranged: Mapping[str, Sequence[Ranged]],
-    outlines: Outlines,
-) -> list[list[_Way]]:
-    """The programs of each call, the one that is for all other numbers first."""
-    out = []
-    for call, one in zip(network.calls, found, strict=True):
-        others = ranged.get(call.task, ())
-        when = (others[0].number, rest_of(others)) if others else None
-        out.append([(one, when)])
-        for other in others:
-            is_plain = _needs_plain_sums(call, other.steps)
-            steps = exact_steps(one.dag, other.steps) if is_plain else other.steps
-            made = _Found(outlines.of(one.dag, steps), one.dag, steps, one.text)
-            out[-1].append((made, (other.number, other.ranges)))
-    return out
-
-
-def _in_place(ways: Sequence[_Way]) -> Pairs:
-    """What all programs of a call may compute in place."""
-    first, *others = (one.outline.in_place for one, _ in ways)
-    return tuple(pair for pair in first if all(pair in pairs for pairs in others))
+    programs = ((call, one.outline.program) for call, one in zip(network.calls, found, strict=True))
+    return [with_strides(program, _strides(network, call, program)) for call, program in programs]
 
 
 def _units(
     network: Network,
     steps: Mapping[str, Steps],
-    ways: Sequence[Sequence[_Way]],
+    known: Sequence[_Found],
+    programs: Sequence[Program],
     found: Mapping[int, Alias],
-    prefixes: dict[tuple[ProgramKey, Steps], str],
-) -> list[tuple[Unit, _Found]]:
-    out: list[tuple[Unit, _Found]] = []
-    for step, (call, each) in enumerate(zip(network.calls, ways, strict=True)):
-        for way, (one, when) in enumerate(each):
-            program = _laid_out(network, call, one)
-            if step in found:
-                program = replace(program, shared=(found[step].operand, found[step].result))
-            key = _program_key(call, program)
-            own = one.steps if way else steps[call.task]
-            if (key, own) not in prefixes:
-                prefixes[key, own] = _prefix(one.text, own, key)
-            unit = Unit(call, program, prefixes[key, own], one.outline.cycles, step, when)
-            out.append((unit, one))
+    prefixes: dict[ProgramKey, str],
+) -> list[Unit]:
+    out: list[Unit] = []
+    each = zip(network.calls, known, programs, strict=True)
+    for step, (call, one, program) in enumerate(each):
+        if step in found:
+            program = replace(program, shared=(found[step].operand, found[step].result))
+        key = _program_key(call, program)
+        if key not in prefixes:
+            prefixes[key] = _prefix(one.text, steps[call.task], key)
+        out.append(Unit(call, program, prefixes[key], one.outline.cycles))
     return out
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from autotune.codegen.team import SYMBOLS
 from autotune.network.artifact.table import PROFILE, RUN, entry_name
-from autotune.schedule.ranged import Ranges
 from autotune.target import Target
 from autotune.target.isa import Isa
 
@@ -33,19 +32,11 @@ class Pointer:
 
 
 @dataclass(frozen=True, slots=True)
-class When:
-    """A condition of a launch: the number at an address is in one of the `ranges`."""
-
-    at: Pointer
-    ranges: Ranges
-
-
-@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel as the network calls it.
 
     `after`: how many kernels, of the first ones, must be done before it begins; None: all before
-    it. `time_s`: about how long it takes on one thread. `when`: it does nothing otherwise.
+    it. `time_s`: about how long it takes on one thread.
     """
 
     symbol: str
@@ -53,7 +44,6 @@ class Launch:
     arguments: tuple[Pointer, ...]
     after: int | None = None
     time_s: float = 0.0
-    when: When | None = None
 
 
 def compile_entry(
@@ -121,8 +111,7 @@ def _alone(
 def _part(n: int, launch: Launch, n_bases: int) -> Iterator[str]:
     """Launch `n` for a part of its range."""
     yield f"define internal void @part{n}(ptr %table, i64 %begin, i64 %end) {{"
-    read = (launch.when.at,) if launch.when else ()
-    yield from _bases(sorted({at.base for at in (*launch.arguments, *read)}))
+    yield from _bases(sorted({at.base for at in launch.arguments}))
     yield from _call(n, launch, "%begin", "%end")
     yield "  ret void\n}"
 
@@ -147,29 +136,6 @@ def _bases(numbers: Iterable[int]) -> Iterator[str]:
 
 
 def _call(n: int, launch: Launch, begin: str, end: str) -> Iterator[str]:
-    if launch.when is None:
-        yield from _always(n, launch, begin, end)
-        return
-    yield from _condition(n, launch.when)
-    yield f"  br i1 %in{n}, label %run{n}, label %past{n}\nrun{n}:"
-    yield from _always(n, launch, begin, end)
-    yield f"  br label %past{n}\npast{n}:"
-
-
-def _condition(n: int, when: When) -> Iterator[str]:
-    """`%in<n>`: whether the number is in a range."""
-    yield f"  %number_at{n} = getelementptr i8, ptr %base{when.at.base}, i64 {when.at.offset}"
-    yield f"  %number{n} = load i64, ptr %number_at{n}"
-    known = "false"
-    for k, (first, last) in enumerate(when.ranges):
-        name = f"%in{n}" if k + 1 == len(when.ranges) else f"%any{n}.{k}"
-        yield f"  %from{n}.{k} = sub i64 %number{n}, {first}"
-        yield f"  %is{n}.{k} = icmp ule i64 %from{n}.{k}, {last - first}"
-        yield f"  {name} = or i1 {known}, %is{n}.{k}"
-        known = name
-
-
-def _always(n: int, launch: Launch, begin: str, end: str) -> Iterator[str]:
     arguments = []
     for k, at in enumerate(launch.arguments):
         yield f"  %p{n}.{k} = getelementptr i8, ptr %base{at.base}, i64 {at.offset}"

@@ -23,7 +23,7 @@ from autotune.network.artifact.artifact import Endpoint, KernelInfo
 from autotune.network.artifact.table import ARENA, CONSTANTS, FIRST_BOUND
 from autotune.network.compile.conflicts import BufferAccess, access, done_before
 from autotune.network.compile.durations import estimated_s
-from autotune.network.compile.entry import Launch, Pointer, When
+from autotune.network.compile.entry import Launch, Pointer
 from autotune.network.compile.memory import (
     StoragePlace,
     align,
@@ -32,7 +32,6 @@ from autotune.network.compile.memory import (
     place_of,
     plan_arena,
 )
-from autotune.schedule.ranged import Ranges
 from autotune.te.evaluate import derive
 
 
@@ -41,16 +40,12 @@ class Unit:
     """A call with its program; calls with equal programs have the same symbol prefix.
 
     `program`: bodies of its kernels are not looked at. `cycles`: of each kernel, see `durations`.
-    `step`: the index of the call. A call that follows a number may have several units, one after
-    the other, of which each runs `when` the number, an input of the call, is in its ranges.
     """
 
     call: TaskCall
     program: Program
     prefix: str
     cycles: tuple[float, ...]
-    step: int = 0
-    when: tuple[str, Ranges] | None = None
 
 
 def value_name(call: TaskCall, buffer: Buffer) -> str | None:
@@ -185,8 +180,7 @@ class NetworkLayout:
         slot_of = {port: self.slots[root] for root, port in self.owners.items()}
         buffers = network.state.buffers if network.state else {}
         self._appended = {slot_of[rows]: slot_of[buffer] for buffer, rows in buffers.items()}
-        spaces = _workspaces(units, len(network.calls))
-        blocks = live_blocks(network, spaces, self.slots, self.alias_roots)
+        blocks = live_blocks(network, _workspaces(units), self.slots, self.alias_roots)
         self.plan = plan_arena(blocks)
         self.kernels = tuple(
             KernelInfo(u.call.task, u.call.label, u.prefix + k.name, k.extent)
@@ -227,37 +221,29 @@ class NetworkLayout:
             for kernel, n_cycles in zip(u.program.kernels, u.cycles, strict=True)
         ]
         pointers: list[tuple[Pointer, ...]] = []
-        conditions: list[When | None] = []
-        for unit in units:
-            at = {b.name: self._argument(unit, b) for b in unit.program.buffers}
+        for step, unit in enumerate(units):
+            at = {b.name: self._argument(step, unit, b) for b in unit.program.buffers}
             for kernel in unit.program.kernels:
                 pointers.append(tuple(at[name][0] for name in kernel.buffers))
                 touched.append([at[name][1] for name in kernel.buffers])
-                conditions.append(self._when(unit))
-        rows = zip(self.kernels, pointers, done_before(touched), times_s, conditions, strict=True)
         return tuple(
-            Launch(kernel.symbol, kernel.extent, arguments, after, time_s, when)
-            for kernel, arguments, after, time_s, when in rows
+            Launch(kernel.symbol, kernel.extent, arguments, after, time_s)
+            for kernel, arguments, after, time_s in zip(
+                self.kernels, pointers, done_before(touched), times_s, strict=True
+            )
         )
 
-    def _when(self, unit: Unit) -> When | None:
-        if unit.when is None:
-            return None
-        name, ranges = unit.when
-        place = place_of(self.network.values, unit.call.inputs[name])
-        return When(self._pointer(place), ranges)
-
-    def _argument(self, unit: Unit, buffer: Buffer) -> tuple[Pointer, BufferAccess]:
-        at = self._address(unit, buffer)
+    def _argument(self, step: int, unit: Unit, buffer: Buffer) -> tuple[Pointer, BufferAccess]:
+        at = self._address(step, unit, buffer)
         writes = buffer.role in ("output", "workspace")
         shape, dtype = buffer.tensor.shape, buffer.tensor.dtype
         if at.base in self._appended:  # somewhere in that buffer
             return at, BufferAccess(self._appended[at.base], 0, _ALL, 0, _ALL, writes)
         return at, access(at.base, at.offset, shape, buffer.strides, dtype, writes)
 
-    def _address(self, unit: Unit, buffer: Buffer) -> Pointer:
+    def _address(self, step: int, unit: Unit, buffer: Buffer) -> Pointer:
         if buffer.role == "workspace":
-            return Pointer(ARENA, self.plan.offsets[_workspace(unit, buffer)])
+            return Pointer(ARENA, self.plan.offsets[_workspace(step, buffer)])
         name = value_name(unit.call, buffer)
         if name is not None:
             return self._pointer(place_of(self.network.values, name))
@@ -268,17 +254,15 @@ def _kernels(units: Sequence[Unit]) -> Iterator[tuple[Unit, Kernel]]:
     return ((unit, kernel) for unit in units for kernel in unit.program.kernels)
 
 
-def _workspaces(units: Sequence[Unit], n_calls: int) -> list[dict[str, int]]:
-    found: list[dict[str, int]] = [{} for _ in range(n_calls)]
-    for unit in units:
-        spaces = (b for b in unit.program.buffers if b.role == "workspace")
-        found[unit.step] |= {_workspace(unit, b): b.n_bytes for b in spaces}
-    return found
+def _workspaces(units: Sequence[Unit]) -> list[dict[str, int]]:
+    return [
+        {_workspace(step, b): b.n_bytes for b in unit.program.buffers if b.role == "workspace"}
+        for step, unit in enumerate(units)
+    ]
 
 
-def _workspace(unit: Unit, buffer: Buffer) -> str:
-    way = f" of {unit.prefix}" if unit.when else ""
-    return f"call {unit.step}: {buffer.name}{way}"
+def _workspace(step: int, buffer: Buffer) -> str:
+    return f"call {step}: {buffer.name}"
 
 
 def constant(
