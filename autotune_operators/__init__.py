@@ -18,11 +18,12 @@ from autotune_operators import (
     machine_learning,
     term_counts,
     training,
+    trees,
 )
 
 _MODULES = (
     *(affine_grid, deformed_convolution, determinants, flex_attention, fourier),
-    *(machine_learning, term_counts, training),
+    *(machine_learning, term_counts, training, trees),
 )
 
 OPERATORS = {

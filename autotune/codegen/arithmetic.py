@@ -141,6 +141,9 @@ class Arithmetic:
         return self.b.cast("zext" if unsigned else "sext", value, kind)
 
     def _integer_call(self, fn: str, dtype: str, value: Value) -> Value:
+        if fn == "trailing_zeros":
+            suffix = value.type.suffix
+            return self.b.call(f"llvm.cttz.{suffix}", value.type, [value, constant(I1, 0)])
         if fn not in ("abs", "neg"):
             raise CodegenError(f"{fn} has no code for integers")
         if fn == "abs" and DTYPES[dtype].is_unsigned:

@@ -265,4 +265,5 @@ _FUNCTIONS: dict[str, Any] = {
     **{f.name: _total(f.oracle) for f in INTRINSICS.values() if f.numpy or f.python},
     **_CONVERSIONS,
     **_defined([WITHIN, BITS_AS, *(op.python for op in INTEGER_OPS.values())]),
+    **_defined(f.python for f in INTRINSICS.values() if f.takes == "integers"),
 }

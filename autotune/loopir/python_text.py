@@ -310,6 +310,8 @@ def _nested(e: Expr, names: PythonNames) -> str:
         case Call(fn=fn, args=args) if INTRINSICS[fn].takes == "bits":
             kinds = f"{dtype_of(args[0])!r}, {dtype_of(e)!r}"
             return f"bits_as({_expr(args[0], names)}, {kinds})"
+        case Call(fn=fn, args=args) if INTRINSICS[fn].takes == "integers":
+            return f"{fn}({_expr(args[0], names)}, {DTYPES[dtype_of(e)].bits})"
         case Call(fn=fn, args=args):
             return _wrapped(dtype_of(e), _call(fn, _expr(args[0], names)))
         case Select(cond=cond, a=a, b=b):

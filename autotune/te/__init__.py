@@ -8,6 +8,8 @@ import ml_dtypes as ml_dtypes  # gives NumPy the names of its types
 
 from autotune.te import tvm_names as _tvm_names
 from autotune.te.functions import abs as abs
+from autotune.te.functions import bit_and as bit_and
+from autotune.te.functions import bit_or as bit_or
 from autotune.te.functions import byte_dot as byte_dot
 from autotune.te.functions import ceil as ceil
 from autotune.te.functions import clip as clip
@@ -31,6 +33,7 @@ from autotune.te.functions import sigmoid as sigmoid
 from autotune.te.functions import sqrt as sqrt
 from autotune.te.functions import sum as sum
 from autotune.te.functions import tanh as tanh
+from autotune.te.functions import trailing_zeros as trailing_zeros
 from autotune.te.functions import where as where
 from autotune.te.language import compute as compute
 from autotune.te.language import dag_of as dag_of

@@ -11,7 +11,8 @@
          | Select(cond, a, b)  -- `a` where cond holds, else `b`; see `is_guard`
          | Cast(dtype, a)
          | Load(tensor, indices)
-         | Reduce(op, body, axes)   op ∈ sum max min prod; only as the whole body of a Compute
+         | Reduce(op, body, axes)   op ∈ sum max min prod bitand bitor; only as the whole body of a
+                                    Compute
                                     -- an Axis may be ragged: its `limit` is an expression
 
 Nodes are frozen; the functions `add`, `mul`, … fold constants, the classes do not. Integer `div`
@@ -218,13 +219,19 @@ Expr: TypeAlias = Const | Var | Binary | Compare | Call | Select | Cast | Load |
 Value: TypeAlias = PythonOperators | float
 """An expression, an axis, or a number."""
 
-_IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+_IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "bitor": 0.0}
 REDUCE_BINARY = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+REDUCE_BINARY |= {"bitand": "bitand", "bitor": "bitor"}
+BITWISE = frozenset(("bitand", "bitor"))
+"""Reductions of integers alone, bit by bit."""
 
 
 def identity(reduce_op: str, dtype: str = "float32") -> Const:
     """The neutral element of a reduction; for integers the bounds of `dtype` where it has any."""
-    value, record = _IDENTITY[reduce_op], DTYPES[dtype]
+    record = DTYPES[dtype]
+    if reduce_op == "bitand":  # all bits
+        return Const(record.literal(record.high if record.is_unsigned else -1), dtype)
+    value = _IDENTITY[reduce_op]
     if record.is_float or math.isfinite(value):
         return Const(record.literal(value), dtype)
     return Const(record.literal(record.low if value < 0 else record.high), dtype)

@@ -54,6 +54,21 @@ def min(value: Operand, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expression:
     return reduction("min", value, axis)
 
 
+def bit_and(value: Operand, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expression:
+    """The bits that integers have set for all values of the reduction axes."""
+    return reduction("bitand", value, axis)
+
+
+def bit_or(value: Operand, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expression:
+    """The bits that integers have set for some value of the reduction axes."""
+    return reduction("bitor", value, axis)
+
+
+def trailing_zeros(x: Operand) -> Expression:
+    """Zeros below the lowest bit that is set of an integer; all of its bits where it is 0."""
+    return function_of("trailing_zeros", x)
+
+
 def maximum(a: Operand, b: Operand) -> Expression:
     """The larger of two values."""
     return arithmetic("max", a, b)

@@ -26,17 +26,19 @@ Array: TypeAlias = NDArray[Any]
 class Intrinsic:
     """A function of one argument.
 
-    `oracle`: its values by NumPy. `takes`: floats, numbers of any type, conditions, or elements of
-    any type as they lie in memory. `result`: its dtype where it is not that of the argument.
+    `oracle`: its values by NumPy. `takes`: floats, integers, numbers of any type,
+    conditions, or elements of any type as they lie in memory. `result`: its dtype where it is not
+    that of the argument.
     `cost`: vector instructions that it compiles to, an addition being one, on average over
     instruction sets. `error_ulp`: largest error in units in the last place of a float32. `low`,
     `high`: where it is defined. `numpy`: name of its function in NumPy, in printed Python;
-    `python`: its definition there where NumPy has none. Both are empty for what Python has itself.
+    `python`: its definition there where NumPy has none, of an integer and its bits. Both are empty
+    for what Python has itself.
     """
 
     name: str
     oracle: Callable[[Array], Array]
-    takes: Literal["floats", "numbers", "conditions", "bits"] = "floats"
+    takes: Literal["floats", "integers", "numbers", "conditions", "bits"] = "floats"
     cost: int = 1
     error_ulp: float = 0.5
     low: float = -math.inf
@@ -67,12 +69,23 @@ def _of_bits(dtype: DType) -> Intrinsic:
     )
 
 
+def _trailing_zeros(x: Array) -> Array:
+    lowest = x & -x  # the lowest bit that is set, alone
+    bits = x.dtype.type(8 * x.dtype.itemsize)
+    exponent = np.frexp(np.abs(lowest.astype(np.float64)))[1] - 1
+    return np.asarray(np.where(x == 0, bits, exponent).astype(x.dtype))
+
+
 def _erf(x: Array) -> Array:
     return cast("Array", np.vectorize(math.erf, otypes=[np.float64])(x))
 
 
 _RSQRT = "def rsqrt(x):\n    return 1 / sqrt(x)\n"
 _SIGMOID = "def sigmoid(x):\n    return 1 / (1 + exp(-x))\n"
+_TRAILING_ZEROS = """\
+def trailing_zeros(x, bits):
+    return bits if x == 0 else (int(x) & -int(x)).bit_length() - 1
+"""
 
 BITS_AS = """\
 def bits_as(x, source, goal):
@@ -87,6 +100,7 @@ INTRINSICS: Mapping[str, Intrinsic] = {
         Intrinsic("abs", np.abs, "numbers"),
         Intrinsic("neg", np.negative, "numbers"),
         Intrinsic("not", np.logical_not, "conditions", result="bool"),
+        Intrinsic("trailing_zeros", _trailing_zeros, "integers", cost=4, python=_TRAILING_ZEROS),
         _of_numpy("floor"),
         _of_numpy("ceil"),
         _of_numpy("round", "rint"),

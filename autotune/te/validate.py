@@ -12,6 +12,7 @@ from typing import Any
 from autotune.dtypes import DTYPES
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.expr import (
+    BITWISE,
     INDEX,
     REDUCE_BINARY,
     Axis,
@@ -84,17 +85,23 @@ def _require_expr(e: Expr, scope: set[str], is_body: bool) -> None:
             right = _is_name(name) and name in scope
         case Call(fn=fn, args=args):
             right = _is_name(fn) and fn in INTRINSICS and len(args) == 1
+            right = right and (INTRINSICS[fn].takes != "integers" or _is_integer(args[0]))
         case Cast(dtype=dtype):
             right = dtype in DTYPES
         case Load(tensor=tensor, indices=indices):
             right = len(indices) == len(tensor.shape)
-        case Reduce(op=op, axes=axes):
+        case Reduce(op=op, body=body, axes=axes):
             right = is_body and _is_name(op) and op in REDUCE_BINARY
+            right = right and (op not in BITWISE or _is_integer(body))
             right = right and all(a.limit is None or dtype_of(a.limit) == INDEX for a in axes)
         case _:
             right = True
     if not right:
         raise ValueError(f"no expression: {e}")
+
+
+def _is_integer(e: Expr) -> bool:
+    return DTYPES[dtype_of(e)].is_integer
 
 
 def _is_name(name: Any) -> bool:

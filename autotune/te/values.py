@@ -23,6 +23,7 @@ from autotune.dtypes import DTYPES, is_float
 from autotune.errors import DefinitionError
 from autotune.te.dag import Op, print_expr
 from autotune.te.expr import (
+    BITWISE,
     BOOL,
     INDEX,
     Axis,
@@ -334,11 +335,14 @@ def of_integers(op: str, a: object, b: object) -> Expression:
 
 
 def function_of(name: str, x: object) -> Expression:
-    """A function of one float, or `not` of a condition."""
+    """A function of one float or integer, or `not` of a condition."""
     value = as_expression(x)
     if name == "not":
         if value.dtype != BOOL:
             fail(f"~ is for conditions, not for {value.dtype}", "compare first: ~(i > 0)")
+    elif name == "trailing_zeros":
+        if is_float(value.dtype) or value.dtype == BOOL:
+            fail(f"{name} is for integers, not for {value.dtype}", "convert: .astype('int32')")
     elif not is_float(value.dtype):
         fail(f"{name} is for floats, not for {value.dtype}", "convert: .astype('float32')")
     return Expression(call(name, value_of(value)), value.reads)
@@ -353,6 +357,8 @@ def reduction(op: str, value: object, axis: object) -> Expression:
         fail(f"te.{op} needs the axes to reduce over", "make one: k = te.reduce_axis(extent)")
     if body.dtype == BOOL:
         fail(f"te.{op} of conditions", "convert: te.sum(condition.astype('float32'), k)")
+    if op in BITWISE and is_float(body.dtype):
+        fail(f"bits of {body.dtype}", "reduce integers: .astype('int32')")
     if op in ("sum", "prod"):
         body = body.astype(DTYPES[body.dtype].accumulator)
     node = value_of(body)

@@ -10,10 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune import te
+from autotune.errors import DefinitionError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.python_text import print_python
-from autotune.schedule.steps import Annotate, Split, Steps
+from autotune.schedule.steps import Annotate, Reorder, Split, Steps
 from autotune.target import host_target, parse_target, runs_here
 from autotune.te.evaluate import evaluate
 from tests.schedule.running import run_compiled
@@ -32,6 +33,7 @@ FORMS = {
     "disjunction": lambda a, b: a | b,
     "difference": lambda a, b: a ^ b,
     "bytes": te.byte_dot,
+    "zeros": lambda a, b: te.trailing_zeros(a),
 }
 
 
@@ -45,6 +47,8 @@ def exact(form: str, a: int, b: int, dtype: str) -> int:
     if form == "bytes":
         signed = (((b >> p) + 128) % 256 - 128 for p in range(0, bits, 8))
         return sum((a >> 8 * n) % 256 * y for n, y in enumerate(signed))
+    if form == "zeros":
+        return (a & -a).bit_length() - 1 if a else bits
     if form == "power":
         return pow(a, b, 1 << bits) if b >= 0 else a ** (b % 2) if abs(a) == 1 else 0
     if form == "left":
@@ -99,6 +103,40 @@ def test_integers_are_exact(dtype: str) -> None:
         expected = np.array([(v - int(info.min)) % n + int(info.min) for v in whole], dtype)
         for result in found:
             np.testing.assert_array_equal(result[name], expected, err_msg=name)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_bits_of_many_integers(dtype: str) -> None:
+    info, rng = np.iinfo(dtype), np.random.default_rng(3)
+    x = rng.integers(info.min, info.max, (24, 7), dtype, endpoint=True)
+    x[0], x[1] = info.max | info.min, 0
+    a, r = te.placeholder(x.shape, "a", dtype), te.reduce_axis(7, "r")
+    outputs = [
+        te.compute((24,), lambda i: te.bit_and(a[i, r], r), "all"),
+        te.compute((24,), lambda i: te.bit_or(a[i, r], r), "any"),
+    ]
+    dag, given = te.dag_of(outputs), {"a": x}
+    expected = {"all": np.bitwise_and.reduce(x, 1), "any": np.bitwise_or.reduce(x, 1)}
+    inner = (Reorder(name, ("i.0", "r", "i.1")) for name in expected)
+    steps = (*in_vectors(["all", "any"]), *inner)
+    found = [
+        evaluate(dag, given),
+        interpret(lower(dag, ()), given),
+        run_compiled(lower(dag, steps), given, host_target()),
+        run_compiled(lower(dag, ()), given, parse_target("haswell")),
+    ]
+    for result in found:
+        for name, want in expected.items():
+            np.testing.assert_array_equal(result[name], want, err_msg=name)
+
+
+def test_bits_of_floats_are_refused_with_the_place() -> None:
+    a, r = te.placeholder((4, 4), "a"), te.reduce_axis(4, "r")
+    with pytest.raises(DefinitionError, match="bits of float32"):
+        te.compute((4,), lambda i: te.bit_and(a[i, r], r), "all")
+    with pytest.raises(DefinitionError, match="trailing_zeros is for integers"):
+        te.compute((4,), lambda i: te.trailing_zeros(a[i, 0]), "z")
 
 
 def test_integers_by_constants_are_exact() -> None:

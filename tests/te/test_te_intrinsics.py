@@ -19,7 +19,7 @@ from autotune.te.intrinsics import INTRINSICS
 
 
 def test_every_function_has_an_emitter() -> None:
-    functions = {name for name, f in INTRINSICS.items() if f.takes != "bits"}
+    functions = {name for name, f in INTRINSICS.items() if f.takes not in ("bits", "integers")}
     assert CALLS.keys() | TRIGONOMETRY.keys() | {"not"} == functions
     assert DOUBLES.keys() | set(EXACT) | {"not"} == functions
 
@@ -27,7 +27,8 @@ def test_every_function_has_an_emitter() -> None:
 @pytest.mark.parametrize("name", INTRINSICS)
 def test_printed_python_computes_the_function(name: str) -> None:
     record, i = INTRINSICS[name], Axis("i", 4)
-    dtype = "bool" if record.takes == "conditions" else "float64"
+    kinds = {"conditions": "bool", "integers": "int32"}
+    dtype = kinds.get(record.takes, "float64")
     if record.takes == "bits":
         bits = DTYPES[record.result].bits
         dtype = {"float32": "int32", "float64": "int64"}.get(record.result, f"uint{bits}")
@@ -36,13 +37,9 @@ def test_printed_python_computes_the_function(name: str) -> None:
     dag = ComputeDAG((x, compute("y", (i,), call(name, x.tensor[i]))), ("y",))
     scope: dict[str, Any] = {}
     exec(print_python(lower(dag, ())), scope)
-    given = (
-        (values > 0.5)
-        if dtype == "bool"
-        else values
-        if record.takes != "bits"
-        else (200 * values).astype(dtype)
-    )
+    given = values > 0.5 if dtype == "bool" else values
+    if record.takes in ("bits", "integers"):
+        given = (200 * values).astype(dtype)
     with np.errstate(all="ignore"):
         found, expected = scope["run"](given), record.oracle(given)
     np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -31,6 +31,7 @@ from autotune.graph.operators import (
     small_types,
     state,
     top_k,
+    trees,
     user_operators,
     weight_only,
 )
@@ -40,7 +41,7 @@ FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
     *(quantisation, integer_products, weight_only, integer_blocks, block_quantised),
-    *(lookup, small_types),
+    *(lookup, small_types, trees),
     *(cumulative_sum, top_k, recurrent, folded, state, decoders, user_operators),
 )
 
