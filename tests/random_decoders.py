@@ -4,7 +4,7 @@
     drawn.model()        # as an exporter might write it
     drawn.plain()        # ONNX Runtime, with its outputs fed back
 
-Extents collide on purpose: scores, hidden states and heads have as many elements as chunks places.
+Extents collide on purpose: scores, hidden states and heads have as many elements as prompts places.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _STYLES = (
     ("cache{kind}{n}in", "z{kind}{n}"),
 )
 """Names of caches; of the last style nobody can tell the pairs, so that they are told."""
-CHUNKS = ((1,), (4,), (2, 1), (4, 1), (3, 1), (8, 4, 1), (8, 2, 1), (4, 3), (8,))
+CAPACITIES = (8, 16, 16, 24)
+"""The first is too small for a prefill."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,6 @@ class Decoder:
     inputs: int = 0
     outputs: int = 0
     seed: int = 0
-    chunks: tuple[int, ...] = (4, 1)
     capacity: int = 16
     scores: str = "last"
 
@@ -103,7 +103,7 @@ class Decoder:
 
     def arguments(self) -> dict[str, Any]:
         """Of `autotune.compile`, and of a session."""
-        return {"capacity": self.capacity, "chunks": self.chunks, "state": self.told, "threads": 1}
+        return {"capacity": self.capacity, "state": self.told, "threads": 1}
 
     def given(self, outputs: dict[str, Array]) -> dict[str, Array]:
         """What a step gives of the file's outputs."""
@@ -174,7 +174,6 @@ def draw(rng: np.random.Generator) -> Decoder:
 
     layers = int(one_of((1, 1, 1, 2, 2, 3, 3, 12)))
     numbers = rng.permutation(130)[:layers] if rng.random() < 0.3 else np.arange(layers)
-    chunks = one_of(CHUNKS)
     heads, size = one_of(((2, 4), (4, 2)))
     return Decoder(
         numbers=tuple(map(int, rng.permutation(numbers) if rng.random() < 0.3 else numbers)),
@@ -191,8 +190,7 @@ def draw(rng: np.random.Generator) -> Decoder:
         inputs=int(rng.integers(1, 1000)) if rng.random() < 0.6 else 0,
         outputs=int(rng.integers(1, 1000)) if rng.random() < 0.6 else 0,
         seed=int(rng.integers(1000)),
-        chunks=chunks,
-        capacity=16,
+        capacity=one_of(CAPACITIES),
         scores=one_of(SCORES),
     )
 
@@ -346,9 +344,8 @@ TWELVE = Decoder(
     vocabulary=4,
     hidden="turned",
     heads=4,
-    chunks=(4,),
 )
-"""Twelve layers whose names sort badly; its extents are those of its chunk."""
+"""Twelve layers whose names sort badly; its extents are those of a prompt of four."""
 
 
 def different(found: Mapping[str, Array], expected: Mapping[str, Array], atol: float) -> list[str]:

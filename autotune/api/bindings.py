@@ -123,7 +123,7 @@ class Bound:
     in the beginning, for it is read several times. `grown`: of a model whose state grows, in the
     order of its variants. `replaced`: states of a fixed shape, by input. `process`: for models in
     ONNX Runtime, which one process serves as long as this is there. `notes`: what was settled that
-    the source left open. `lifted`: a network with lengths by its precision that was made already.
+    the source left open. `lifted`: networks with lengths by their precision that were made already.
     """
 
     model: BoundModel
@@ -134,7 +134,7 @@ class Bound:
     replaced: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     process: ApartProcess = field(default_factory=apart, compare=False, repr=False)
-    lifted: dict[str, Network] = field(default_factory=dict, compare=False, repr=False)
+    lifted: dict[str, tuple[Network, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def path(self) -> Path:
@@ -143,6 +143,8 @@ class Bound:
 
     def networks(self, precision: str = "f32") -> tuple[Network, ...]:
         """A network for every variant: see `network.compile.variants.unified`, `build_network`."""
+        if precision in self.lifted:  # its weights are not held
+            return self.lifted.pop(precision)
         networks: Iterable[Network]
         if self.grown:
             networks = grown_networks(self.model, self.grown, precision)
@@ -156,8 +158,6 @@ class Bound:
         """That of a variant. Raises UsageError where it has lengths that nothing can follow."""
         if not variant.lengths:
             return network_at(self.model, variant.shapes, precision)
-        if precision in self.lifted:  # of one variant alone; its weights are not held
-            return self.lifted.pop(precision)
         try:
             return self.with_lengths(variant, precision)
         except UsageError:
@@ -201,17 +201,11 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
         if source.like is not None:
             raise UsageError("a `capacity` leaves no shapes open", "leave out `like`")
         cache, extents = require_cache_type(source), _extents(source.dims)
-        made = grown(path, source.capacity, source.chunks, source.state, extents, cache)
-        at = tuple(replace(one, scores=require_scores(source)) for one in made)
-        at += tuple(for_sessions(at, source.sessions))
-        growth = at[0].growth
-        if growth.flag:
-            model = replace(model, constants={growth.flag: np.array(True), **fixed})
-        several = [dict(g.shapes[0]) for g in at]
-        if growth.held:
-            several.append({n: s for n, s in at[0].first.items() if n in growth.held})
-        shapes = tuple(Variant(one, 1 / len(several)) for one in several)
-        return Bound(model, shapes, False, files, at)
+        step = grown(path, source.capacity, source.state, extents, cache)
+        step = replace(step, scores=require_scores(source))
+        if step.growth.flag:
+            model = replace(model, constants={step.growth.flag: np.array(True), **fixed})
+        return _grown(Bound(model, (), False, files), step, source.sessions)
     require_cache_type(source)
     fallback = source.fallback and not source.state
     replaced = dict(source.state or {})
@@ -225,6 +219,29 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     if is_said or replaced or is_batch_alone or is_decoder(outline):
         return _settled(bound, source, outline)
     return _open(bound, source, outline)
+
+
+def _grown(bound: Bound, step: Grown, sessions: Iterable[int]) -> Bound:
+    """`bound` of a model with a growing state: with a prefill where one follows its length."""
+    together, prefill = tuple(for_sessions(step, sessions)), step.with_prefill()
+    chunks, notes = step.with_chunks(), tuple[str, ...]()
+    if prefill:
+        found = _of_steps(bound, prefill + together)
+        try:
+            return replace(found, lifted={PLAIN: found.networks()})
+        except ModelError as error:
+            sizes = ", ".join(str(one.growth.chunk) for one in chunks)
+            notes = (f"a prompt is steps of {sizes} tokens, not one of all: {error.message}",)
+    return replace(_of_steps(bound, chunks + together), notes=notes)
+
+
+def _of_steps(bound: Bound, steps: tuple[Grown, ...]) -> Bound:
+    """`bound` with these steps, and with what begins a sequence where inputs stay for one."""
+    shapes = [dict(step.shapes[0]) for step in steps]
+    if held := steps[0].growth.held:
+        shapes.append({n: s for n, s in steps[0].first.items() if n in held})
+    variants = tuple(Variant(one, 1 / len(shapes)) for one in shapes)
+    return replace(bound, variants=variants, grown=steps, lifted={})
 
 
 def _open(bound: Bound, source: Source, outline: Outline) -> Bound:
@@ -245,7 +262,7 @@ def _open(bound: Bound, source: Source, outline: Outline) -> Bound:
             others = [f"{n} {v}" for n, v in dims.items() if isinstance(v, int)]
             text = f"one artifact for all sizes: {', '.join([sizes, *others])}"
             note = f"{text}; others by {arguments(dims=dims)}"
-            return replace(found, notes=(note,), lifted={PLAIN: network})
+            return replace(found, notes=(note,), lifted={PLAIN: (network,)})
     return _settled(bound, source, outline, reason)
 
 
@@ -312,7 +329,7 @@ def told_of_state(source: Source) -> dict[str, Any]:
         pairs["scores"] = source.scores
     sessions = {"sessions": list(source.sessions)} if source.sessions else {}
     dims = {"dims": _extents(source.dims)} if source.dims else {}
-    known = {"capacity": source.capacity, "chunks": list(source.chunks)}
+    known = {"capacity": source.capacity}
     if source.cache_type != PLAIN:
         pairs["cache_type"] = source.cache_type
     return {**known, **sessions, **dims, **pairs}

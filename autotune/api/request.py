@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from autotune.files import Files
-from autotune.graph.state import CHUNKS, SCORES
+from autotune.graph.state import SCORES
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -64,12 +64,12 @@ class Source:
     in every inference. `random_weights`: for a model that comes without any; None
     as the log was made with. `operators`: files with ONNX operators of your own. `fallback`: what
     cannot be compiled is left to ONNX Runtime. `capacity`: most places of a state that grows, such
-    as the keys and values of a decoder; then the model is compiled for steps of `chunks` new
-    places, and `Model.session` keeps its state; `sessions`: numbers of sessions that one step of a
-    place advances together (`Model.step_together`). `state`: inputs that are states, each with the
-    output that takes its place, where names do not tell. `cache_type`: of the elements of states
-    that grow, one of `graph.state.CACHE_TYPES`. `scores`: "last" for outputs of the last new place
-    of a step, which is what the next token needs; "all" for those of every new place.
+    as the keys and values of a decoder; then the model is compiled for prompts of any length and
+    steps of one token, and `Model.session` keeps its state; `sessions`: numbers of sessions that
+    one step of a place advances together (`Model.step_together`). `state`: inputs that are states,
+    each with the output that takes its place, where names do not tell. `cache_type`: of the
+    elements of states that grow, one of `graph.state.CACHE_TYPES`. `scores`: "last" for outputs of
+    the last new place of a step, which is what the next token needs; "all" for those of all.
     """
 
     model: ModelSource | None
@@ -82,7 +82,6 @@ class Source:
     operators: Files = ()
     fallback: bool = True
     capacity: int | None = None
-    chunks: Sequence[int] = CHUNKS
     sessions: Sequence[int] = ()
     state: Mapping[str, str] | None = None
     cache_type: str = "f32"

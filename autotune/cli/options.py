@@ -15,7 +15,7 @@ import click
 
 from autotune.config import MOST_SEED, MOST_THREADS, MOST_TRIALS, PRECISION_NAMES, PRESETS
 from autotune.errors import UsageError
-from autotune.graph.state import CACHE_TYPES, CHUNKS, SCORES
+from autotune.graph.state import CACHE_TYPES, SCORES
 from autotune.units import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -124,11 +124,19 @@ def _named_file(value: str) -> tuple[str, Path]:
     return (name, Path(path)) if found else ("", Path(value))
 
 
-def _chunk_sizes(text: str) -> tuple[int, ...]:
+def _numbers(text: str) -> tuple[int, ...]:
     sizes = tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
     if len(sizes) != text.count(",") + 1 or not all(1 <= n <= MOST_CAPACITY for n in sizes):
-        raise UsageError(f"'{text}' is no list of chunks", "write them as 128,32,8,1")
+        raise UsageError(f"'{text}' is no list of numbers", "write them as 4,2")
     return sizes
+
+
+def _no_chunks(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise UsageError(
+            "there are no chunks any more: a prompt of any number of tokens is one call",
+            "leave the option out",
+        )
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -309,14 +317,13 @@ _capacity = click.option(
 )
 _chunks = click.option(
     "--chunks",
-    type=Parsed("n,…", _chunk_sizes),
-    default=",".join(map(str, CHUNKS)),
-    show_default=True,
-    help="Numbers of new tokens of the steps that a prompt (prefill) is made of; with --capacity.",
+    expose_value=False,
+    hidden=True,
+    callback=_no_chunks,
 )
 _sessions = click.option(
     "--sessions",
-    type=Parsed("n,…", _chunk_sizes),
+    type=Parsed("n,…", _numbers),
     callback=_as(lambda sizes: sizes or ()),
     help="Numbers of sessions that one decode step may advance, such as 4; with --capacity.",
 )

@@ -110,7 +110,6 @@ _NAMES = {
     "cc": "cc",
     "check": "check",
     "check_inputs": "check-input",
-    "chunks": "chunks",
     "constants": "const",
     "data": "data",
     "dims": "dim",
@@ -141,7 +140,6 @@ _NAMES = {
 _BARE = {"traceback": "traceback (--debug)"}
 _FORMS: Mapping[str, Callable[[str, Any], Iterator[str]]] = {
     "check": _flag,
-    "chunks": _listed,
     "check_inputs": lambda name, value: iter([f"--{_NAMES[name]} x.npz"]),
     "constants": _named("=", _extents),
     "dims": _named("=", _extents),

@@ -1,21 +1,24 @@
 """① The networks of a model with a growing state, for each number of new places.
 
-grown_networks(bound, variants)  ─►  a step of 128 places, of 32, …, what begins a sequence
+grown_networks(bound, variants)  ─►  a prefill of any number, a step of one, what begins a sequence
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
 from autotune.config import PRECISIONS
 from autotune.errors import AutotuneError, NotCompilable
+from autotune.extent import Extents
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph, Shape, TensorType
 from autotune.graph.last_rows import rows_first, with_last_rows
+from autotune.graph.lengths.imports import ImportedModel, NotLifted, light
+from autotune.graph.lengths.lift import lifted
 from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import prepare
@@ -24,10 +27,20 @@ from autotune.graph.reader.growth import begin_state, state_of
 from autotune.graph.reader.held import Phases, fed_by, phases
 from autotune.graph.reader.importer import grown_shapes, import_graph, import_grown
 from autotune.graph.reader.onnx_reader import OnnxModel
-from autotune.graph.state import NO_ROWS, StateInfo, assumed_axes, of_last_place, rows_axes
+from autotune.graph.refusals import require_supported
+from autotune.graph.state import (
+    NO_ROWS,
+    PROMPT,
+    StateInfo,
+    assumed_axes,
+    of_last_place,
+    rows_axes,
+)
+from autotune.graph.subgraph import undefined
 from autotune.graph.together import together
 
-_ONE_CHUNK = "give one number of places: `chunks=(1,)`"
+_AT_EACH = "compile it without `capacity`, at each length that you need (`dims`)"
+_LEAST_PROMPT = 2
 
 
 def grown_networks(
@@ -37,8 +50,9 @@ def grown_networks(
     begins a sequence last, where inputs stay for one (`reader.held`).
 
     Raises NotCompilable where variants do not agree on what is computed in the beginning, or on
-    what has a row for each place.
+    what has a row for each place, and NotLifted for a prefill that does not follow its length.
     """
+    bound = bound if bound.parted else bound.held()
     begin: Graph | None = None
     kinds: dict[str, TensorType] = {}
     rows: _Rows | None = None
@@ -52,17 +66,64 @@ def grown_networks(
             raise NotCompilable(
                 "steps of several places read what the encoder gives in another way than single "
                 "ones",
-                _ONE_CHUNK,
+                _AT_EACH,
             )
         state = state_of(one.growth, found.step.types, found.held)
         rows = rows or _Rows(bound, one, found.step, state)
         state = replace(state, places=rows.of(one, found.step))
         if one.scores == "last":
             state = of_last_place(state, map(partial(_stated, found.step), found.step.outputs))
-        yield _grown_network(bound, found.step, model, state, precision, one.sessions)
+        if one.is_open:
+            prefill = Prefill(bound, one, found.step, model.halves, state.last_rows, precision)
+            yield replace(lifted(prefill), state=state)
+        else:
+            yield _grown_network(bound, found.step, model, state, precision, one.sessions)
     if begin is not None and kinds:
         model = named(partial(bound.load, variants[0].shapes[0]))
         yield _grown_network(bound, begin, model, begin_state(tuple(kinds)), precision)
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """A step as a model with one length, its new places: see `lengths.lift`.
+
+    `step`: it at the most, with `halves`. `last_rows`: see `StateInfo`.
+    """
+
+    bound: BoundModel
+    variant: Grown
+    step: Graph
+    halves: Mapping[str, str]
+    last_rows: Mapping[str, int]
+    precision: str
+    dims: Mapping[str, Extents] = field(default_factory=dict)
+
+    @property
+    def mosts(self) -> dict[str, int]:
+        """The most new places."""
+        return {PROMPT: self.variant.growth.chunk}
+
+    def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
+        """The step for so many places, in the memory of the capacity."""
+        graph = self._read(numbers[PROMPT])
+        stored = rows_first(named(partial(prepare, graph, PRECISIONS[self.precision])))
+        require_supported(stored, undefined)
+        return ImportedModel(light(graph), stored, self.halves)
+
+    def least(self) -> tuple[Mapping[str, int], Graph]:
+        """The step for two places: that of one is another network."""
+        return {PROMPT: _LEAST_PROMPT}, light(self._read(_LEAST_PROMPT))
+
+    def _read(self, n: int) -> Graph:
+        most = self.mosts[PROMPT]
+        if n > most:
+            raise NotLifted(f"there are {most} new places at most, and {n} are looked at", _AT_EACH)
+        graph = self.step
+        if n < most:
+            one = self.variant.at(n)
+            model = named(partial(self.bound.load, one.shapes[0]))
+            graph = named(partial(_grown_phases, self.bound, one, model)).step
+        return with_last_rows(graph, self.last_rows)
 
 
 class _Rows:
@@ -98,7 +159,7 @@ class _Rows:
                 raise NotCompilable(
                     f"'{name}' {list(shapes[name])} of {chunk} new places has no row for each, "
                     f"beside {list(first)}",
-                    _ONE_CHUNK,
+                    _AT_EACH,
                 )
         return self._places
 

@@ -9,8 +9,10 @@ from typing import Annotated
 
 from autotune.codec import LEFT_OUT
 
-CHUNKS = (128, 32, 8, 1)
-"""New places of the variants of a model with a state, where nothing else is said."""
+PROMPT = "prompt"
+"""The length of a prefill: its new places."""
+MOST_PROMPT = 512
+"""Places of one prefill; a longer prompt is several."""
 CACHE_TYPES: Mapping[str, str] = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
 """Types of the elements of growing states, and their dtypes."""
 SCORES = ("last", "all")

@@ -207,7 +207,8 @@ class Program:
     """A lowered task: kernels to run one after another, a barrier between any two.
 
     `derived`: constants made out of others, in order, before any is packed. `shared`: buffers that
-    may lie on one another; all others are apart.
+    may lie on one another; all others are apart. `limited`: results that may be written in front of
+    the limits of their axes alone, see `limited_stores`.
     """
 
     buffers: tuple[Buffer, ...]
@@ -215,6 +216,7 @@ class Program:
     kernels: tuple[Kernel, ...]
     derived: tuple[Compute, ...] = ()
     shared: tuple[str, ...] = ()
+    limited: tuple[str, ...] = ()
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 from autotune.api.request import CompileRequest, Dims, Shapes
 from autotune.codec import from_json
 from autotune.errors import AutotuneError, LogMismatch, NotCompilable, UsageError
-from autotune.graph.state import CHUNKS
 from autotune.measure.frames import Message
 from autotune.ort.room import MOST_SHAPES, Room
 from autotune.ort.sizes import OpenSizes
@@ -79,7 +78,7 @@ class SessionArguments:
     `most_bytes`: how many combinations of shapes stay compiled, beside those that were named
     before, and how large they are together (None: a fourth of the memory that this process may
     use); the least recently used ones leave, the newest stays. `memory`: of constants, see
-    `autotune.load`. `capacity`, `chunks`, `state`: of a decoder whose caches stay in place, see
+    `autotune.load`. `capacity`, `state`: of a decoder whose caches stay in place, see
     `autotune.compile`.
     """
 
@@ -102,7 +101,6 @@ class SessionArguments:
     most_bytes: int | None = None
     memory: str = SHARED
     capacity: int | None = None
-    chunks: Sequence[int] = CHUNKS
     state: Mapping[str, str] | None = None
     disabled_optimizers: Any = None
 
@@ -134,7 +132,6 @@ class SessionArguments:
             operators=tuple(Path(path).absolute() for path in self.operators),
             fallback=self.fallback,
             capacity=self.capacity,
-            chunks=tuple(self.chunks),
             state=self.state,
             scores="all",
         )

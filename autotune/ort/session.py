@@ -24,12 +24,11 @@ from autotune import names
 from autotune.api.bindings import arrays_of
 from autotune.api.request import Dims, made_by_fields
 from autotune.cache import FileStore
-from autotune.errors import NotCompilable, UsageError
+from autotune.errors import UsageError
 from autotune.graph.reader.grown import growth_of
 from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
 from autotune.graph.reader.model_files import model_file, with_external_data
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.network.artifact.artifact import Artifact
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
 from autotune.ort.binding import IOBinding, OrtValue
@@ -352,21 +351,8 @@ def _kept_state(request: SessionRequest, store: FileStore | None, memory: str) -
             "take its steps by `autotune.compile` and `Model.session`",
         )
     with told_if_long(request.name):
-        found, artifact = _of_any_chunks(request, store, memory)
+        found, artifact = fitting_artifact(request, store, LOGGER.info, memory)
     return KeptState(model_of(artifact, found.n_running).session(), growth)
-
-
-def _of_any_chunks(
-    request: SessionRequest, store: FileStore | None, memory: str
-) -> tuple[SessionRequest, Artifact]:
-    """`fitting_artifact`; of single places where several steps are not one of all their places."""
-    try:
-        return fitting_artifact(request, store, LOGGER.info, memory)
-    except NotCompilable as error:
-        if tuple(request.chunks) == (1,):
-            raise
-        LOGGER.info("%s: steps of one place: %s", request.name, error.message)
-        return fitting_artifact(replace(request, chunks=(1,)), store, LOGGER.info, memory)
 
 
 def _dtype_of(kind: str) -> str:

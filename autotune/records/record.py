@@ -101,7 +101,7 @@ class Header:
     and `tasks` counts the calls of all. `networks`: of a model that is tuned in several precisions,
     one each, the first in float32; `tasks` are those of all. `created` is ISO 8601 with time zone;
     `model_path` is empty where a model was not a file. `state`: of a model with a state, what a
-    request says of it: `capacity`, `chunks`, `sessions`, `cache_type`, `dims` and `state`.
+    request says of it: `capacity`, `sessions`, `cache_type`, `dims` and `state`.
     `lengths`: dimensions of which every extent up to a most is computed, by name; `shapes` are then
     the longest.
     """

@@ -47,7 +47,8 @@ def bound_s(dag: ComputeDAG, peaks: Peaks, sketches: Iterable[Sketch]) -> float:
         max(arithmetic_s(one, rate, peaks.dots, is_narrowed), *traffic(one).seconds(peaks))
         for one in at_usual(dag)
     ]
-    return bounds_s[0] if len(bounds_s) == 1 else statistics.geometric_mean(bounds_s)
+    least = min(bounds_s)
+    return statistics.geometric_mean(bounds_s) if least and len(bounds_s) > 1 else least
 
 
 def believed(result: MeasureResult, bound_s: float | None) -> MeasureResult:

@@ -28,31 +28,27 @@ BYTES = {"f32": 4 * SIZE, "bf16": 2 * SIZE, "int8": SIZE + 4}
 """Of a row; int8 has a step for each."""
 
 
-def session_of(
-    model: onnx.ModelProto, cache_type: str, chunks: tuple[int, ...] = (4, 1)
-) -> ModelSession:
-    made = autotune.compile(model, capacity=CAPACITY, chunks=chunks, cache_type=cache_type)
+def session_of(model: onnx.ModelProto, cache_type: str) -> ModelSession:
+    made = autotune.compile(model, capacity=CAPACITY, cache_type=cache_type)
     return model_of(made.artifact).session()
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    ("name", "chunks", "cache_type"),
+    ("name", "cache_type"),
     [
-        ("pairs", (12, 1), "bf16"),
-        ("pairs", (12, 3, 1), "int8"),
-        ("own keys", (4, 1), "bf16"),
-        ("own keys", (12, 1), "int8"),
-        ("one head of keys", (3, 1), "int8"),
-        ("window", (4, 1), "int8"),
+        ("pairs", "bf16"),
+        ("pairs", "int8"),
+        ("own keys", "bf16"),
+        ("own keys", "int8"),
+        ("one head of keys", "int8"),
+        ("window", "int8"),
     ],
     ids=str,
 )
-def test_steps_give_what_the_file_gives(
-    name: str, chunks: tuple[int, ...], cache_type: str
-) -> None:
-    """`compile` checks every chunk at four lengths as well."""
-    session, expected = session_of(MODELS[name], cache_type, chunks), plain_loop(MODELS[name])
+def test_steps_give_what_the_file_gives(name: str, cache_type: str) -> None:
+    """`compile` checks steps and prompts at four lengths as well."""
+    session, expected = session_of(MODELS[name], cache_type), plain_loop(MODELS[name])
     for n in (13, 1, 1, 7, 1):
         scores = expected(tokens_of(n, n))[:, -1:]
         error = np.abs(session.step(tokens_of(n, n)) - scores).max() / np.abs(scores).max()
@@ -95,7 +91,7 @@ def test_a_state_is_forked_cut_and_saved(
 
 
 def test_an_error_that_is_too_large_is_told() -> None:
-    told = {"chunks": (1,), "cache_type": "int8", "max_error": 1e-4}
+    told = {"cache_type": "int8", "max_error": 1e-4}
     with pytest.raises(WrongNumbers, match=r"allowed 1\.0e-04"):
         autotune.compile(MODELS["pairs"], capacity=CAPACITY, **told)
 
@@ -109,7 +105,7 @@ def test_a_cache_type_that_cannot_be_is_refused() -> None:
 
 def test_the_command_line_takes_a_type(cli: Cli, tmp_path: Path) -> None:
     onnx.save(MODELS["pairs"], tmp_path / "m.onnx")
-    told = ("--capacity", CAPACITY, "--chunks", "4,1", "--cache", "int8")
+    told = ("--capacity", CAPACITY, "--cache", "int8")
     done = cli("compile", tmp_path / "m.onnx", *told, "-o", tmp_path / "m.atn")
     assert done.code == 0, done.err
     session = autotune.load(tmp_path / "m.atn").session()

@@ -10,16 +10,16 @@ import onnx
 import pytest
 
 import autotune
-from autotune.errors import DynamicShape, NotCompilable, UsageError
+from autotune.errors import DynamicShape, UsageError
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.session import ModelSession
 from tests.decoders import VOCABULARY, WIDTH, decoder, encoder_caches, merged
 
 CAPACITY, PLACES = 12, 6
 MODELS = {
-    "hidden states": (decoder(cross="hidden"), (4, 1)),
-    "merged": (merged(), (4, 1)),
-    "caches": (decoder(cross="caches"), (1,)),
+    "hidden states": decoder(cross="hidden"),
+    "merged": merged(),
+    "caches": decoder(cross="caches"),
 }
 
 
@@ -30,10 +30,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def artifact(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model, chunks = MODELS[kind]
     path = tmp_path_factory.mktemp("encoders") / "decoder.atn"
-    told = {"capacity": CAPACITY, "chunks": chunks, "dims": {"encoder": PLACES}, "sessions": (2,)}
-    autotune.compile(model, **told).artifact.save(path)
+    told = {"capacity": CAPACITY, "dims": {"encoder": PLACES}, "sessions": (2,)}
+    autotune.compile(MODELS[kind], **told).artifact.save(path)
     return path
 
 
@@ -156,7 +155,7 @@ def test_forks_and_files_have_what_stays(
 
 def test_an_unknown_length_of_the_encoder_is_asked_for() -> None:
     with pytest.raises(DynamicShape) as error:
-        autotune.compile(MODELS["merged"][0], capacity=CAPACITY)
+        autotune.compile(MODELS["merged"], capacity=CAPACITY)
     assert "encoder" in str(error.value)
     assert "dims={'encoder'" in error.value.hint
 
@@ -169,7 +168,7 @@ def test_an_input_is_told_to_stay(tmp_path: Path) -> None:
         value.name = names.get(value.name, value.name)
     for node in made.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
-    told = {"capacity": CAPACITY, "chunks": (1,), "dims": {"encoder": PLACES}, "check": False}
+    told = {"capacity": CAPACITY, "dims": {"encoder": PLACES}, "check": False}
     told["state"] = {name: name for name in names.values()}
     session = model_of(autotune.compile(made, **told).artifact).session()
     assert {end.name for end in session.begin_info} == {*names.values()}
@@ -187,12 +186,12 @@ def test_a_file_for_single_places_is_not_given_several() -> None:
     hidden = next(node for node in made.graph.node if node.op_type == "Greater")
     hidden.op_type = "Less"
     hidden.input[:] = [hidden.input[0], hidden.input[0]]
-    with pytest.raises(NotCompilable, match="several steps of 1, 4 places are not one"):
-        autotune.compile(made, capacity=CAPACITY, chunks=(4, 1))
     notes: list[str] = []
-    told = {"capacity": CAPACITY, "chunks": (1,), "note": notes.append}
+    told = {"capacity": 16, "note": notes.append}
     session = model_of(autotune.compile(made, **told).artifact).session()
-    assert "one step at a time" in notes[-1]
+    assert "a prompt is one step, or an error" in notes[-1]
     assert session.step([[3]]).shape == (1, 1, VOCABULARY)
-    with pytest.raises(UsageError, match="2 places are not computed as several steps of 1"):
-        session.step([[3, 4]])
+    assert session.step([[3, 4]]).shape == (1, 1, VOCABULARY)  # as the file has it
+    session.reset()
+    with pytest.raises(UsageError, match="14 places are not computed as several steps of 2 to 13"):
+        session.step([range(14)])

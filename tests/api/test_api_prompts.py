@@ -1,8 +1,7 @@
-"""Prompts of several steps: a row for each place, whatever extents are equal; or none at all."""
+"""Prompts of any length: a row for each place, whatever extents are equal."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ import pytest
 from onnx import numpy_helper
 
 import autotune
-from autotune.errors import UsageError
 from autotune.graph.state import NO_ROWS, assumed_axes, rows_axes
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.runtime.loading import load, model_of
 from tests.random_decoders import Decoder, different
 
-COLLIDING = Decoder(numbers=(1, 0), vocabulary=4, heads=4, size=4, hidden="turned", chunks=(4,))
-"""A chunk of four places; scores, heads and sizes of four."""
+COLLIDING = Decoder(numbers=(1, 0), vocabulary=4, heads=4, size=4, hidden="turned")
+"""Scores, heads and sizes of four, as prompts have places."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +26,7 @@ def artifact() -> Artifact:
     return autotune.compile(COLLIDING.model(), scores="all", **COLLIDING.arguments()).artifact
 
 
-def test_a_prompt_of_two_chunks_has_a_row_for_each_place(
+def test_prompts_have_a_row_for_each_place(
     artifact: Artifact, tmp_path: Path, rng: np.random.Generator
 ) -> None:
     artifact.save(tmp_path / "decoder.atn")
@@ -36,21 +34,27 @@ def test_a_prompt_of_two_chunks_has_a_row_for_each_place(
     for model in (model_of(artifact), load(tmp_path / "decoder.atn")):
         session = model.session()
         plain.reset()
-        for n in (8, 4, 4):
+        for n in (4, 8, 1, 3):  # up to the capacity
             tokens = COLLIDING.tokens(rng, n)
+            model.spoil()
             found = session.run({"input_ids": tokens})
             assert not different(found, plain(tokens), 1e-5)
+        session.reset()
+        plain.reset()
+        tokens = COLLIDING.tokens(rng, COLLIDING.capacity)  # more than one prefill
+        assert not different(session.run({"input_ids": tokens}), plain(tokens), 1e-5)
 
 
-def test_files_of_before_do_not_tell_which_of_equal_extents(
-    artifact: Artifact, rng: np.random.Generator
-) -> None:
-    former = replace(artifact, state=replace(artifact.state, places=None))  # type: ignore[type-var]
-    session, plain = model_of(former).session(), COLLIDING.plain()
-    with pytest.raises(UsageError, match="not computed as several steps"):
-        session.run({"input_ids": COLLIDING.tokens(rng, 8)})
-    tokens = COLLIDING.tokens(rng, 4)
-    assert not different(session.run({"input_ids": tokens}), plain(tokens), 1e-5)
+def test_nothing_behind_a_prompt_is_written(artifact: Artifact, rng: np.random.Generator) -> None:
+    """Behind the last place of a head are those of the next one."""
+    session = model_of(artifact).session()
+    places = [session.rows(name, 0, session.capacity) for name in session.buffers]
+    for n in (3, 5, 2, 6):
+        for rows in places:
+            rows[...] = 77
+        session.run({"input_ids": COLLIDING.tokens(rng, n)})
+        for name in session.buffers:
+            assert (session.rows(name, session.length, session.capacity) == 77).all()
 
 
 def test_axes_are_found_among_equal_extents(rng: np.random.Generator) -> None:

@@ -67,7 +67,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved(model: onnx.ModelProto, path: Path) -> Path:
-    autotune.compile(model, capacity=CAPACITY, chunks=(4, 1)).artifact.save(path)
+    autotune.compile(model, capacity=CAPACITY).artifact.save(path)
     return path
 
 
@@ -248,7 +248,7 @@ def test_sessions_of_one_model_run_in_threads(compiled: Path) -> None:
         )
 
 
-def test_weights_of_all_chunks_and_a_tied_table_are_there_once() -> None:
+def test_weights_of_all_steps_and_a_tied_table_are_there_once() -> None:
     model, n = decoder(), 768
     graph = model.graph
     table = next(node.input[0] for node in graph.node if "input_ids" in node.input[1:])
@@ -261,7 +261,7 @@ def test_weights_of_all_chunks_and_a_tied_table_are_there_once() -> None:
     turned = oh.make_node("Transpose", [table], [unused.name], perm=[1, 0])
     graph.node.insert(0, turned)
     graph.output[0].type.tensor_type.shape.dim[2].dim_value = n
-    found = autotune.compile(model, capacity=CAPACITY, chunks=(4, 1)).artifact
+    found = autotune.compile(model, capacity=CAPACITY).artifact
     assert found.constants.nbytes <= 1.1 * sum(len(w.raw_data) for w in graph.initializer)
 
 
@@ -313,7 +313,7 @@ def test_what_mixes_unused_places_is_refused() -> None:
     made.graph.node.append(oh.make_node("ReduceMean", [keys.output[0]], ["mean"], axes=[2]))
     made.graph.output.append(oh.make_tensor_value_info("mean", 1, None))
     with pytest.raises(NotCompilable, match="a mean over a growing state"):
-        autotune.compile(made, capacity=12, chunks=(4, 1))
+        autotune.compile(made, capacity=12)
 
 
 def test_a_state_is_not_lost_where_data_decide_the_computation() -> None:
@@ -333,10 +333,10 @@ def test_a_model_with_a_state_is_tuned(tmp_path: Path) -> None:
     """Its log knows the state, so compiling it needs no capacity again."""
     path, log = tmp_path / "decoder.onnx", tmp_path / "log.jsonl"
     onnx.save(MODEL, path)
-    told = {"capacity": CAPACITY, "chunks": (4, 1), "cache_type": "bf16"}
+    told = {"capacity": CAPACITY, "cache_type": "bf16"}
     autotune.tune(path, log, trials=8, threads=1, show="nothing", compare=False, **told)
     found = read_log(log)
-    assert found.header.state == {**told, "chunks": [4, 1]}
+    assert found.header.state == told
     assert any(r.result.ok for r in found.records)
     session = model_of(autotune.compile(log=log).artifact).session()
     assert {session.rows(name, 0, 1).dtype.name for name in session.buffers} == {"bfloat16"}

@@ -14,7 +14,7 @@ from tests.api.test_api_sessions import CAPACITY, MODEL, OTHER, tokens_of
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    told = {"capacity": CAPACITY, "chunks": (1,), "sessions": (2, 3)}
+    told = {"capacity": CAPACITY, "sessions": (2, 3)}
     path = tmp_path_factory.mktemp("together") / "decoder.atn"
     autotune.compile(MODEL, **told).artifact.save(path)  # checks them beside ONNX Runtime
     return autotune.load(path)
@@ -23,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 @pytest.mark.sampled(0)
 def test_sessions_have_masks_of_their_own() -> None:
     """Those of a model that computes them from shapes, as `compile` checks."""
-    told = {"capacity": CAPACITY, "chunks": (1,), "sessions": (2,)}
+    told = {"capacity": CAPACITY, "sessions": (2,)}
     report = autotune.compile(OTHER, **told).report
     assert report is not None
     assert sum("2 sessions" in kind for kind in report.kinds) == 2
@@ -74,9 +74,9 @@ def test_what_cannot_be_stepped_together_changes_nothing(model: Model) -> None:
         model.step_together([first, first], [[1], [2]])
     with pytest.raises(UsageError, match="no sessions"):
         model.step_together([], [[1]])
-    foreign = model_of(autotune.compile(MODEL, capacity=8, chunks=(1,), check=False).artifact)
+    foreign = model_of(autotune.compile(MODEL, capacity=8, check=False).artifact)
     with pytest.raises(UsageError, match="of this model"):
         model.step_together([foreign.session()], [[1]])
     assert (first.length, full.length) == (0, CAPACITY)
-    with pytest.raises(UsageError, match="`chunks` with 1"):
-        autotune.compile(MODEL, capacity=8, chunks=(4,), sessions=(2,), check=False)
+    with pytest.raises(UsageError, match="`sessions` from 2 on"):
+        autotune.compile(MODEL, capacity=8, sessions=(1,), check=False)

@@ -34,9 +34,7 @@ def test_steps_give_what_a_growing_cache_gives(
     made = decoder(mask=False, places=PLACES)
     told = {"capacity": PLACES, "cache_type": cache_type}
     if is_single:
-        made = for_one_token(made)  # of the usual chunks, the one that fits is taken
-    else:
-        told["chunks"] = (4, 1)
+        made = for_one_token(made)
     compiled = autotune.compile(made, **told)  # checks it beside ONNX Runtime
     session, expected = model_of(compiled.artifact).session(), plain_loop(decoder(mask=False))
     assert [end.name for end in session.input_info] == ["input_ids"]
@@ -54,9 +52,6 @@ def test_what_is_no_such_cache_is_refused() -> None:
     made = decoder(mask=False, places=PLACES)
     with pytest.raises(UsageError, match=f"has {PLACES} places in the file"):
         autotune.compile(made, capacity=8)
-    with pytest.raises(UsageError, match=r"takes 1 tokens in each step") as error:
-        autotune.compile(for_one_token(made), capacity=PLACES, chunks=(4,))
-    assert "chunks=(1,)" in error.value.hint
     other = decoder(mask=False, places=PLACES)
     index = next(node for node in other.graph.node if node.op_type == "ScatterND")
     one = onnx.numpy_helper.from_array(np.array([[-1]]), "one")
@@ -65,4 +60,4 @@ def test_what_is_no_such_cache_is_refused() -> None:
     other.graph.node.insert(list(other.graph.node).index(index), moved)
     index.input[1] = "moved"
     with pytest.raises(NotCompilable, match="writes other places of a cache than the new ones"):
-        autotune.compile(other, capacity=PLACES, chunks=(1,))
+        autotune.compile(other, capacity=PLACES)

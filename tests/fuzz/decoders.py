@@ -11,7 +11,6 @@ import ctypes
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ def _judged(seed: int, folder: Path, tell: Tell) -> Outcome:
     tell("compile")
     path = folder / "decoder.onnx"
     onnx.save(decoder.model(), path)
-    sessions = (2,) if 1 in decoder.chunks and rng.random() < 0.3 else ()
+    sessions = (2,) if rng.random() < 0.3 else ()
     try:
         artifact = _compiled(path, decoder, sessions)
     except NotCompilable:
@@ -97,21 +96,13 @@ def _require(what: str, found: Mapping[str, Array], expected: Mapping[str, Array
         raise Differs(f"{what}: {'; '.join(wrong)}")
 
 
-def _able(decoder: Decoder, n: int) -> bool:
-    """Whether chunks make `n` places."""
-    for size in sorted(decoder.chunks, reverse=True):
-        n %= size
-    return not n
-
-
-def _lengths(decoder: Decoder, rng: np.random.Generator, room: int) -> list[int]:
+def _lengths(rng: np.random.Generator, room: int) -> list[int]:
     """Numbers of new places of some calls, which the capacity has room for."""
     found: list[int] = []
     for _ in range(6):
-        able = [n for n in range(1, min(room, 12) + 1) if _able(decoder, n)]
-        if not able:
+        if not room:
             break
-        found.append(int(rng.choice(able)))
+        found.append(int(rng.integers(1, min(room, 18) + 1)))
         room -= found[-1]
     return found
 
@@ -122,7 +113,7 @@ def _steps(
     """Prompts of any length, over a file of the state and a fork."""
     session = model.session()
     plain.reset()
-    for k, n in enumerate(_lengths(decoder, rng, decoder.capacity)):
+    for k, n in enumerate(_lengths(rng, decoder.capacity)):
         tokens = decoder.tokens(rng, n)
         name = "input_ids"
         found, expected = session.run({name: tokens}), decoder.given(plain(tokens))
@@ -160,10 +151,8 @@ def _together(decoder: Decoder, model: Model, rng: np.random.Generator) -> None:
 
 def _generated(decoder: Decoder, model: Model, plain: Plain, rng: np.random.Generator) -> None:
     """Greedy tokens, until two scores are alike."""
-    able = [n for n in range(1, decoder.capacity) if _able(decoder, n)]
-    if 1 not in decoder.chunks or not able:
-        return
-    session, tokens = model.session(), decoder.tokens(rng, min(int(rng.choice(able)), 9))
+    n = int(rng.integers(1, min(decoder.capacity, 10)))
+    session, tokens = model.session(), decoder.tokens(rng, n)
     plain.reset()
     for token in session.generate(tokens, 8):
         scores = plain(tokens)["logits"].reshape(-1, decoder.vocabulary)[-1]
@@ -177,13 +166,11 @@ def _generated(decoder: Decoder, model: Model, plain: Plain, rng: np.random.Gene
 
 def _dropped_in(decoder: Decoder, path: Path, plain: Plain, rng: np.random.Generator) -> None:
     """The session in the place of ONNX Runtime's: caches of both, copies, and begun anew."""
-    several = decoder.chunks if rng.random() < 0.7 else (1,)
-    told = replace(decoder, chunks=several).arguments()
-    session = autotune.InferenceSession(str(path), **told)
+    session = autotune.InferenceSession(str(path), **decoder.arguments())
     names = [output.name for output in session.get_outputs()]
     plain.reset()
     ours = plain.caches
-    for k, n in enumerate(_lengths(replace(decoder, chunks=several), rng, decoder.capacity)):
+    for k, n in enumerate(_lengths(rng, decoder.capacity)):
         tokens, length = decoder.tokens(rng, n), plain.length
         theirs = plain.caches
         given = theirs if rng.random() < 0.3 else ours
@@ -218,7 +205,7 @@ def _library(decoder: Decoder, artifact: Artifact, folder: Path, rng: np.random.
     status = [library.net_create(None, ctypes.byref(model))]
     status.append(library.net_open(model, ctypes.byref(theirs)))
     session = Model(artifact, 1).session()
-    for n in _lengths(decoder, rng, decoder.capacity):
+    for n in _lengths(rng, decoder.capacity):
         tokens = decoder.tokens(rng, n)
         expected = session.run({"input_ids": tokens})
         made = {end.name: np.empty_like(expected[end.name]) for end in session.output_info}

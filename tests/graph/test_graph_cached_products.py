@@ -7,9 +7,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from autotune.api.bindings import bind
-from autotune.api.request import Source
+from autotune.graph.bound_model import BoundModel
+from autotune.graph.grown_networks import grown_networks
 from autotune.graph.network import Network
+from autotune.graph.reader.grown import grown
+from autotune.graph.state import CACHE_TYPES
 from tests.decoders import SIZE, decoder
 
 CAPACITY, SHARED = 500, 2
@@ -17,9 +19,10 @@ CAPACITY, SHARED = 500, 2
 
 def token(made: onnx.ModelProto, cache_type: str, folder: Path) -> Network:
     """The network of one token."""
-    onnx.save(made, folder / "m.onnx")
-    source = Source(folder / "m.onnx", capacity=CAPACITY, chunks=(1,), cache_type=cache_type)
-    return bind(source).networks()[0]
+    onnx.save(made, path := folder / "m.onnx")
+    step = grown(path, CAPACITY, cache=CACHE_TYPES[cache_type])
+    (network,) = grown_networks(BoundModel(path), [step])
+    return network
 
 
 @pytest.mark.parametrize("cache_type", ["f32", "bf16", "int8"])

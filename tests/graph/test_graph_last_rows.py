@@ -139,7 +139,8 @@ def test_a_prompt_has_scores_and_a_last_layer_of_one_row(tmp_path: Path) -> None
     """Behind the scores of the last of twelve attentions, programs are those of a token."""
     path, rows = tmp_path / "decoder.onnx", 16
     onnx.save(decoder(layers=12), path)
-    bound, at = BoundModel(path, False, None, {}), grown(path, 64, (rows, 1))
+    bound, step = BoundModel(path, False, None, {}), grown(path, 64)
+    at = step.at(rows), step
     prompt, token = grown_networks(bound, at)
     whole, _ = grown_networks(bound, [replace(one, scores="all") for one in at])
     assert {p.name: p.shape for p in prompt.outputs}["logits"] == (1, 1, VOCABULARY)

@@ -10,6 +10,7 @@ import pytest
 
 from autotune.errors import ScheduleError
 from autotune.loopir.interp import interpret
+from autotune.loopir.limited_stores import limited, with_limited_stores
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
 from autotune.loopir.verify import verify
@@ -151,3 +152,24 @@ def test_a_number_without_a_limit_may_be_anything() -> None:
         inputs = given | {"n": np.array([at])}
         for found in (interpret(program, inputs)["z"], run_compiled(program, inputs, AVX2)["z"]):
             np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", TASKS)
+def test_limited_results_are_written_in_front_of_limits_alone(name: str, seed: int) -> None:
+    """As rows of a state are: behind them there is what belongs to others."""
+    whole, program = TASKS[name](Sizes(None), Random(seed)), drawn(name, seed)
+    program = with_limited_stores(limited(program, whole, whole.outputs), whole)
+    verify(program)
+    for at in numbers_of(seed):
+        wide, _ = values(whole, at, TASKS[name](Sizes(at), Random(seed)), seed)
+        expected, parts = evaluate(whole, wide), counted(whole, wide)
+        unwritten = interpret(program, wide, rounding=1e-4, garbage=True)
+        for found in (unwritten, run_compiled(program, wide, AVX2, 2)):
+            for n, array in found.items():
+                assert_close({n: array[parts[n]]}, {n: expected[n][parts[n]]}, 3e-5)
+        for n, array in unwritten.items():
+            behind = np.ones(array.shape, bool)
+            behind[parts[n]] = False
+            assert np.isnan(array[behind]).all()

@@ -34,7 +34,7 @@ RECURRENT = """<ir_version: 9, opset_import: ["" : 17]>
 
 @pytest.fixture(scope="module")
 def artifact() -> Artifact:
-    told = {"capacity": CAPACITY, "chunks": (4, 1), "dims": {"encoder": PLACES}, "check": False}
+    told = {"capacity": CAPACITY, "dims": {"encoder": PLACES}, "check": False}
     told["scores"] = "all"
     return autotune.compile(decoder(cross="hidden"), threads=1, **told).artifact
 

@@ -19,7 +19,7 @@ from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.session import ModelSession
 from tests.random_decoders import Decoder
 
-DRAWN = Decoder(chunks=(1,), capacity=8)
+DRAWN = Decoder(capacity=8)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def test_each_sequence_begins_without_places(tmp_path: Path) -> None:
 def test_prompts_and_tokens_are_timed_beside_others(tmp_path: Path, cli: Cli) -> None:
     onnx.save(decoder(), tmp_path / "m.onnx")
     line = ("bench", "m.onnx", "--tokens", "6+3", "--against", "onnxruntime", "--time", "0.1s")
-    done = cli(*line, "--chunks", "1", "--format", "json", cwd=tmp_path)
+    done = cli(*line, "--format", "json", cwd=tmp_path)
     assert done.code == 0, done.err
     found = json.loads(done.out)
     for name in ("autotune", "onnxruntime"):
@@ -52,7 +52,7 @@ def test_prompts_and_tokens_are_timed_beside_others(tmp_path: Path, cli: Cli) ->
 def test_sequences_beside_an_encoder_are_equal(tmp_path: Path, kind: str) -> None:
     """What stays for a sequence is given to ONNX Runtime as well, and computed where it is."""
     made = merged() if kind == "merged" else decoder(cross=kind)
-    told = {"capacity": 12, "chunks": (1,), "dims": {"encoder": 6}, "check": False}
+    told = {"capacity": 12, "dims": {"encoder": 6}, "check": False}
     onnx.save(made, tmp_path / "m.onnx")
     session = model_of(autotune.compile(tmp_path / "m.onnx", **told).artifact).session()
     begun = random_inputs(session.begin_info)
@@ -68,6 +68,6 @@ def test_sequences_beside_an_encoder_are_equal(tmp_path: Path, kind: str) -> Non
 
 
 def test_more_tokens_than_the_capacity_are_refused() -> None:
-    model = model_of(autotune.compile(decoder(), capacity=8, chunks=(1,), check=False).artifact)
+    model = model_of(autotune.compile(decoder(), capacity=8, check=False).artifact)
     with pytest.raises(UsageError, match="not within the capacity of 8"):
         autotune.bench_tokens(model, 6, 3)

@@ -25,7 +25,7 @@ PASTS = [v.name for v in MODEL.graph.input if v.name.startswith("past")]
 @pytest.fixture(scope="module")
 def session() -> InferenceSession:
     data = MODEL.SerializeToString()
-    return autotune.InferenceSession(data, capacity=CAPACITY, chunks=(4, 1), threads=1)
+    return autotune.InferenceSession(data, capacity=CAPACITY, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_masks_with_gaps_are_no_steps(session: InferenceSession, plain: Any) -> 
 
 def test_caches_of_twelve_layers_are_paired_by_their_names(tmp_path: Path) -> None:
     """In files, caches of ONNX Runtime's go on here, and those from here there."""
-    drawn = replace(TWELVE, chunks=(1,), capacity=8)
+    drawn = replace(TWELVE, capacity=8)
     path, rng = tmp_path / "decoder.onnx", np.random.default_rng(0)
     onnx.save(drawn.model(), path)
     plain, names = drawn.plain(), [o.name for o in drawn.model().graph.output]

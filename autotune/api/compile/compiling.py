@@ -198,7 +198,8 @@ def _completed(request: CompileRequest, log: Log, config: TuneConfig) -> Compile
     is_random = request.random_weights
     if request.capacity is None and not request.state:
         own = {"dims": request.dims} if request.dims else {}
-        request = replace(request, **{**log.header.state, **own})
+        told = {name: value for name, value in log.header.state.items() if name != "chunks"}
+        request = replace(request, **{**told, **own})
     return replace(
         request,
         model=path,

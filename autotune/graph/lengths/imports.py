@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
+from typing import Protocol
 
 import numpy as np
 
@@ -57,6 +58,32 @@ class ImportedModel:
         return replace(self, stored=replace(self.stored, constants=constants))
 
 
+class LengthModel(Protocol):
+    """A model with lengths, to be looked at for single numbers of them."""
+
+    @property
+    def bound(self) -> BoundModel:
+        """Its file."""
+
+    @property
+    def dims(self) -> Mapping[str, Extents]:
+        """The dimensions of inputs that are known to be lengths."""
+
+    @property
+    def precision(self) -> str:
+        """Of the factors of products."""
+
+    @property
+    def mosts(self) -> Mapping[str, int]:
+        """The most of each number."""
+
+    def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
+        """The model where lengths have these numbers. Raises ModelError."""
+
+    def least(self) -> tuple[Mapping[str, int], Graph]:
+        """The least numbers that the model takes, and as it was read there. Raises ModelError."""
+
+
 @dataclass(frozen=True)
 class OpenModel:
     """A model whose inputs have lengths: `dims` by their names."""
@@ -76,7 +103,7 @@ class OpenModel:
         model, graph = self._read(numbers)
         stored = named(partial(prepare, graph, PRECISIONS[self.precision]))
         require_supported(stored, undefined)
-        return ImportedModel(_light(graph), stored, model.halves)
+        return ImportedModel(light(graph), stored, model.halves)
 
     def _read(self, numbers: Mapping[str, int]) -> tuple[OnnxModel, Graph]:
         shapes = {name: at(extents, numbers) for name, extents in self.dims.items()}
@@ -87,9 +114,9 @@ class OpenModel:
         """The least numbers that the model takes, and as it was read there. Raises ModelError."""
         ones = dict.fromkeys(self.mosts, 1)
         with suppress(ModelError):
-            return ones, _light(self._read(ones)[1])
+            return ones, light(self._read(ones)[1])
         numbers = {name: self._least(name) for name in self.mosts}
-        return numbers, _light(self._read(numbers)[1])
+        return numbers, light(self._read(numbers)[1])
 
     def _least(self, name: str) -> int:
         """The least number of one length, beside the most of the others."""
@@ -160,7 +187,7 @@ def _told(numbers: Mapping[str, int]) -> str:
     return " and ".join(f"{name} = {n}" for name, n in numbers.items())
 
 
-def _light(graph: Graph) -> Graph:
+def light(graph: Graph) -> Graph:
     """`graph` with the constants alone that may decide a shape."""
     few = {n: a for n, a in graph.constants.items() if a.size <= _FEW and a.dtype.kind in "iu"}
     return replace(graph, constants=few)

@@ -23,6 +23,7 @@ from autotune.graph.lengths.definitions import GroupDefinitions, Lifted
 from autotune.graph.lengths.imports import (
     HINT,
     ImportedModel,
+    LengthModel,
     NotLifted,
     OpenModel,
     require_even,
@@ -62,6 +63,11 @@ def lifted_network(
     for name, extent in ((n, e) for n, shape in dims.items() for e in shape):
         if isinstance(extent, Length) and model.mosts[extent.name] != extent.most:
             raise ValueError(f"'{extent.name}' has two mosts, one of them in input '{name}'")
+    return lifted(model)
+
+
+def lifted(model: LengthModel) -> Network:
+    """The network of a model for all numbers up to its mosts. Raises as `lifted_network`."""
     first = model.imported(model.mosts)
     least = model.least()
     reasons: list[ModelError] = []
@@ -74,7 +80,7 @@ def lifted_network(
 
 
 def _at_points(
-    model: OpenModel,
+    model: LengthModel,
     points: Points,
     first: ImportedModel,
     least: tuple[Mapping[str, int], Graph],
@@ -205,8 +211,15 @@ class _Lifter:
     # --- layouts ---
 
     def _input_dims(self, name: str) -> Dims:
-        stated = self.dims.get(name, self.first.shape(name))
-        return tuple((_affine(extent),) for extent in stated)
+        if name in self.dims:
+            return tuple((_affine(extent),) for extent in self.dims[name])
+        found = [self.points.affine(extent) for extent in self._shape(name)]
+        known = tuple((extent,) for extent in found if extent is not None)
+        if len(known) < len(found):
+            raise NotLifted(
+                f"the shape of input '{name}' does not follow {told(self.points)}", HINT
+            )
+        return known
 
     def _layout(self, name: str) -> LengthLayout:
         """The layout of a tensor: its group was lifted before, or it is a view."""
@@ -224,8 +237,8 @@ class _Lifter:
                     node, "it joins lengths in another order than they lie in memory"
                 )
             return layout
-        if node.op == APPEND:
-            raise self._refused(node, "its model has a state")
+        if node.op == APPEND:  # all of the buffer, whatever of it is filled
+            return self._source(node)
         before_it = self._operand(self.nodes[self.makers[node.output]], 0)
         dims = dims_of(self._source(node), before_it, self.points)
         if dims is None:

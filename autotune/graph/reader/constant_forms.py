@@ -132,7 +132,7 @@ class ConstantForms:
             return LengthForm.SAME
         if worst is LengthForm.COMPUTED or self._is_shifted(node, forms):
             return LengthForm.COMPUTED
-        moves = Trait.MOVES in operator.traits
+        moves = Trait.MOVES in operator.traits or op == "Gather"
         if worst is LengthForm.SAME:
             return (
                 LengthForm.COMPUTED

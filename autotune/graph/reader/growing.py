@@ -21,7 +21,7 @@ import numpy as np
 
 from autotune.dtypes import DTYPES
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Node, Shape, TensorType, unsupported
+from autotune.graph.ir import Array, Node, Shape, TensorType, unsupported
 from autotune.graph.operators.state import (
     BELOW,
     MATMUL_BELOW,
@@ -213,14 +213,18 @@ class Growing(GrowingCaches):
         return self._twins[name]
 
     def _affine(self, rw: Rewriter, name: str) -> str:
-        """constant + slope · (filled - P); "" where that is not what it is."""
+        """first + slope · filled, or constant + slope · (filled - P) where the first is not
+        exact; "" where that is not what it is."""
         value = self.editor.constants[name]
         slope = self._forms.slope(name) if self._forms.of(name) is LengthForm.AFFINE else None
         if slope is None:
             return ""
-        ahead = self._ahead(rw, value.ndim)
-        moved = rw("Mul", rw.cast(ahead, str(value.dtype)), rw.array(slope))
-        return rw("Add", rw.array(value), moved)
+        first, moved = value - slope * self.growth.past, FILLED
+        if not (_is_whole(value) and _is_whole(slope)):
+            first, moved = value, self._ahead(rw)
+        moved = moved if value.ndim else rw("Squeeze", moved, rw.integers(0))
+        moved = rw("Mul", rw.cast(moved, str(value.dtype)), rw.array(slope))
+        return rw("Add", rw.array(first.astype(value.dtype)), moved)
 
     def _ahead(self, rw: Rewriter, rank: int = 1) -> str:
         """filled - P, without a dimension where `rank` is 0."""
@@ -482,6 +486,14 @@ class Growing(GrowingCaches):
         return False
 
 
+def _is_whole(values: Array) -> bool:
+    """Whether sums and products of numbers like these are exact."""
+    return values.dtype.kind in "iu" or bool(
+        (values == np.rint(values)).all() and (abs(values) < _MOST_WHOLE).all()
+    )
+
+
+_MOST_WHOLE = 1 << 20
 _RECOMPUTED = frozenset(
     ("Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "Slice", "Range", "ReduceMean", *NEUTRAL)
 )

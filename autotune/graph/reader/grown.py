@@ -1,13 +1,16 @@
 """① A model with a state at a capacity: its shapes for each number of new places.
 
-grown(model, capacity=2048, chunks=(128, 32, 8, 1))  ─►  Grown for each chunk
+step = grown(model, capacity=2048)      of one new place
+step.with_prefill()                     a prefill of up to 512 places, and that step
+step.with_chunks()                      steps of 128, 32, 8 and 1, where no prefill is possible
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from onnx import ModelProto, TensorProto
@@ -20,7 +23,7 @@ from autotune.graph.reader.growth import Growth
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.states import cache_flag, find_states, held_inputs, shown
 from autotune.graph.reader.static_caches import written_axis
-from autotune.graph.state import CHUNKS, SCORES
+from autotune.graph.state import MOST_PROMPT, SCORES
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 GENAI_CONFIGURATION = "genai_config.json"
@@ -28,55 +31,97 @@ MOST_CONFIGURATION_BYTES = 1 << 20
 """The file that onnxruntime-genai's builder writes beside a model."""
 _LEAST_PAST = 3
 """Places for the past of a variant at its capacity: see `Growth.pasts`."""
+_LEAST_MOST = 13
+"""A prefill of fewer places is not looked at: there are too few numbers to compare."""
+_CHUNKS = (128, 32, 8)
+"""New places of steps where none is for any number of them."""
 
 
 @dataclass(frozen=True)
 class Grown:
-    """A model at a capacity and a chunk. `shapes`: of its inputs at the `pasts` of `growth`.
-    `first`: behind nothing, in a step of one place. `sessions`: that a step advances, see
-    `graph.together`. `other`: the growth with another chunk, and the shapes at its past; None where
-    the file takes one number of new places. `scores`: one of `state.SCORES`."""
+    """A step of a model at a capacity, for `growth.chunk` new places.
 
+    `outline`, `inputs`, `dims`: of the model. `sessions`: that the step advances, see
+    `graph.together`. `scores`: one of `state.SCORES`. `is_open`: whether it is a prefill, for any
+    number of new places up to that.
+    """
+
+    outline: ModelProto = field(compare=False, repr=False)
+    inputs: DecoderInputs
+    dims: Mapping[str, int]
     growth: Growth
-    shapes: tuple[Shapes, ...]
-    first: Shapes
     sessions: int = 1
-    other: tuple[Growth, Shapes] | None = None
     scores: str = SCORES[0]
+    is_open: bool = False
+
+    @cached_property
+    def shapes(self) -> tuple[Shapes, ...]:
+        """Shapes of the inputs at the `pasts` of the growth. Raises DynamicShape."""
+        return tuple(self._shapes(self.growth, past) for past in self.growth.pasts)
+
+    @cached_property
+    def first(self) -> Shapes:
+        """Those behind nothing, in a step of one place."""
+        return self._shapes(replace(self.growth, chunk=1), 0)
+
+    @property
+    def other(self) -> tuple[Growth, Shapes] | None:
+        """The growth with another number of places, and the shapes at its past; None where the file
+        takes one number."""
+        if self.inputs.chunk:
+            return None
+        beside = replace(self.growth, chunk=self.growth.chunk - 1 or 2)
+        return beside, self._shapes(beside, beside.past)
+
+    def at(self, n: int) -> Grown:
+        """The step for `n` new places."""
+        return replace(self, growth=replace(self.growth, chunk=n))
+
+    def with_prefill(self) -> tuple[Grown, ...]:
+        """A prefill and this step; () where the file takes one number of places, or the capacity
+        is small."""
+        most = min(self.growth.capacity - _LEAST_PAST, MOST_PROMPT)
+        if self.inputs.chunk or most < _LEAST_MOST:
+            return ()
+        return replace(self.at(most), is_open=True), self
+
+    def with_chunks(self) -> tuple[Grown, ...]:
+        """Steps of single numbers of places, the largest first; this one last."""
+        if self.inputs.chunk:
+            return (self,)
+        able = (n for n in _CHUNKS if n + _LEAST_PAST <= self.growth.capacity)
+        return *map(self.at, able), self
+
+    def _shapes(self, growth: Growth, past: int) -> Shapes:
+        return _shapes(self.outline, growth, self.inputs, past, self.dims)
 
 
 def grown(
     path: Path,
     capacity: int,
-    chunks: Sequence[int] = CHUNKS,
     told: Mapping[str, str] | None = None,
     dims: Mapping[str, int] | None = None,
     cache: str = "float32",
-) -> tuple[Grown, ...]:
-    """A variant for each chunk, the largest first; chunks that no prompt can fill are left out.
+) -> Grown:
+    """A decode step of a model; of as many places as its file takes, where that is one number.
 
     `cache`: see `Growth`. Raises UsageError for a model without a state that grows, and for a
-    capacity, chunks or a cache that it cannot have.
+    capacity or a cache that it cannot have.
     """
     outline = read_outline(path)
     growth, inputs = growth_of(outline, capacity, told)
     _require_places(outline, growth)
-    able = [n for n in chunks if n == inputs.chunk] if inputs.chunk else chunks
-    if not able:
-        raise UsageError(
-            f"'{path.name}' takes {inputs.chunk} tokens in each step, no other number",
-            f"give `chunks=({inputs.chunk},)`",
-        )
-    sizes = sorted({n for n in able if n + _LEAST_PAST <= capacity}, reverse=True)
     if not growth.states:
         raise UsageError(
             f"'{path.name}' has no state that grows",
             "name the input and the output of each: `state={'past': 'present'}`",
         )
-    if not sizes or min(chunks) < 1:
+    n = inputs.chunk or 1
+    if n + _LEAST_PAST > capacity:
+        of = "one token" if n == 1 else f"{n} tokens, which the file takes,"
         raise UsageError(
-            f"a capacity of {capacity} with chunks of {', '.join(map(str, chunks))} cannot be",
-            "give a larger `capacity`, and chunks from 1 on",
+            f"a capacity of {capacity} is too small for steps of {of}",
+            f"give a `capacity` of {n + _LEAST_PAST} or more",
         )
     types = {value.name: value.type.tensor_type.elem_type for value in outline.graph.input}
     if cache != "float32" and not any(types[name] in _FLOATS for name in growth.states):
@@ -84,19 +129,19 @@ def grown(
             f"the states of '{path.name}' that grow are no floats", "leave out `cache_type`"
         )
     extents = {**extents_of_folder(path, outline, growth.states), **(dims or {})}
-    several = (replace(growth, chunk=n, cache=cache) for n in sizes)
-    return tuple(_at(outline, one, inputs, extents) for one in several)
+    return Grown(outline, inputs, extents, replace(growth, chunk=n, cache=cache))
 
 
-def for_sessions(at: Sequence[Grown], sessions: Iterable[int]) -> Iterator[Grown]:
+def for_sessions(step: Grown, sessions: Iterable[int]) -> Iterator[Grown]:
     """Variants for a place of several sessions, the most first. Raises UsageError."""
     wanted = sorted({*sessions}, reverse=True)
-    if wanted and (wanted[-1] < 2 or at[-1].growth.chunk != 1):
+    if wanted and (wanted[-1] < 2 or step.growth.chunk != 1):
+        why = "" if wanted[-1] < 2 else f": the file takes {step.growth.chunk} tokens in a step"
         raise UsageError(
-            f"{wanted[-1]} sessions cannot be advanced together",
-            "give `sessions` from 2 on, and `chunks` with 1",
+            f"{wanted[-1]} sessions cannot be advanced together{why}",
+            "give `sessions` from 2 on, of a file that takes one token",
         )
-    yield from (replace(at[-1], sessions=n) for n in wanted)
+    yield from (replace(step, sessions=n) for n in wanted)
 
 
 def growth_of(
@@ -176,14 +221,6 @@ def extents_of_folder(path: Path, model: ModelProto, states: Iterable[str]) -> d
     lasts = (inputs[name].type.tensor_type.shape.dim[-1] for name in states)
     names = {dim.dim_param for dim in lasts} - {""}
     return dict.fromkeys(names, size) if isinstance(size, int) else {}
-
-
-def _at(model: ModelProto, growth: Growth, inputs: DecoderInputs, dims: Mapping[str, int]) -> Grown:
-    shapes = tuple(_shapes(model, growth, inputs, past, dims) for past in growth.pasts)
-    first = _shapes(model, replace(growth, chunk=1), inputs, 0, dims)
-    beside = replace(growth, chunk=growth.chunk - 1 or 2)
-    other = None if inputs.chunk else (beside, _shapes(model, beside, inputs, beside.past, dims))
-    return Grown(growth, shapes, first, other=other)
 
 
 def _shapes(

@@ -227,7 +227,7 @@ def _require_state(
         require(known and (has_rows or axis == NO_ROWS), f"'{name}' has no row for each place")
     for name, axis in state.last_rows.items():
         shape = made[name].shape if name in made else ()
-        is_one = 0 <= axis < len(shape) and shape[axis] == 1
+        is_one = 0 <= axis < len(shape) and shape[axis] in (1, state.sessions)
         require(is_one and name not in state.ports, f"'{name}' has no row of the last place")
     is_told = not state.buffers or (
         state.filled in given

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from autotune.graph.state import StateInfo, assumed_axes, rows_axes
+from autotune.extent import Length
+from autotune.graph.state import MOST_PROMPT, StateInfo, assumed_axes, rows_axes
 from autotune.network.artifact.artifact import Artifact
 
 
@@ -23,11 +24,16 @@ def begin_of(artifact: Artifact) -> Artifact | None:
     return next(found, None)
 
 
-def n_places_of(step: Artifact) -> int:
-    """New places of a step; 0 where no state grows."""
+def sizes_of(step: Artifact) -> range:
+    """Numbers of new places that a step may have; 0 where no state grows."""
     state = state_of(step)
-    shapes = {end.name: end.shape for end in step.outputs}
-    return next((shapes[rows][state.axes[name]] for name, rows in state.buffers.items()), 0)
+    for buffer, rows in state.buffers.items():
+        end, axis = next(e for e in step.outputs if e.name == rows), state.axes[buffer]
+        extent = end.extents[axis] if end.extents else end.shape[axis]
+        if isinstance(extent, Length):
+            return range(extent.least, extent.most + 1)
+        return range(extent, extent + 1)
+    return range(1)
 
 
 def axes_of_places(steps: Sequence[Artifact]) -> Mapping[str, int]:
@@ -37,7 +43,7 @@ def axes_of_places(steps: Sequence[Artifact]) -> Mapping[str, int]:
     one the only dimension behind the first that has as many elements.
     """
     known = state_of(steps[0]).places
-    sizes = {n_places_of(one): one for one in steps}
+    sizes = {sizes_of(one)[-1]: one for one in steps}
     if known is not None or sizes.keys() == {0}:
         return known or {}
     (n, first), *others = sizes.items()
@@ -46,11 +52,15 @@ def axes_of_places(steps: Sequence[Artifact]) -> Mapping[str, int]:
     return rows_axes(_shapes(first), n, _shapes(others[-1][1]), others[-1][0])
 
 
-def parts_of(n: int, sizes: Iterable[int]) -> list[int]:
-    """The steps that `n` places are computed by, the largest first; less where a rest is left."""
+def parts_of(n: int, sizes: Iterable[range], most: int = MOST_PROMPT) -> list[int]:
+    """The steps that `n` places are computed by, the largest first; less where a rest is left.
+
+    `most`: places of one step that may have several numbers of them.
+    """
     found: list[int] = []
-    for size in sorted(filter(None, sizes), reverse=True):
-        found += [size] * ((n - sum(found)) // size)
+    for size in sorted(sizes, key=lambda size: -size[-1]):
+        while 0 < size[0] <= (left := n - sum(found)):
+            found.append(min(left, size[-1], max(most, size[0])))
     return found
 
 

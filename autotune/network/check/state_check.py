@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from autotune.brief import cut
-from autotune.errors import ModelError, NotCompilable, WrongNumbers
+from autotune.errors import ModelError, WrongNumbers
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.constant_inputs import fed
 from autotune.graph.reader.decoder_inputs import inputs_at
@@ -27,9 +27,9 @@ from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.grown import Grown
 from autotune.graph.reader.growth import Growth
 from autotune.graph.reader.onnx_reader import read_outline
-from autotune.graph.state import StateInfo, buffer_of
+from autotune.graph.state import MOST_PROMPT, StateInfo, buffer_of
 from autotune.network.artifact.artifact import Endpoint
-from autotune.network.artifact.steps import n_places_of, steps_of
+from autotune.network.artifact.steps import sizes_of, steps_of
 from autotune.network.check.accuracy import Report, Tally, worst_of
 from autotune.network.check.differences import Difference, difference, tolerance
 from autotune.network.check.experience import Spread
@@ -57,7 +57,11 @@ _ROUNDINGS = 4
 _ROUNDS = f"activations are rounded to bytes: outputs may differ by {_ROUNDED:g}"
 _CACHE_ERRORS = {"float32": 0.0, "bfloat16": 2e-2, "int8": 5e-2}
 """Tolerance by the type of a state's elements: new places are read as they are rounded."""
-_APART = "sessions take one step at a time: the file computes places that come together differently"
+_APART = (
+    "a prompt is one step, or an error: the file computes places that come together differently"
+)
+_FEW = 17
+"""Places of a prefill that is compared behind several lengths."""
 _SAMPLES = 3
 """Models that round otherwise, in an experiment."""
 _FIXED_LENGTH = "compile it without `capacity`, at each length that you need (`dims`)"
@@ -78,8 +82,7 @@ def check_state(
     Gives also whether several steps are one of all their places, see `StateInfo.joins`.
     `max_error`: allowed where a state is kept in fewer bits than in the file; None for what is
     usual. `precision`: of products. Raises WrongNumbers, MissingDependency without ONNX Runtime,
-    ModelError where it cannot run the model, NotCompilable where steps of several numbers of places
-    do not join.
+    ModelError where it cannot run the model.
     """
     usual = _CACHE_ERRORS[grown.growth.cache]
     stored = max_error if usual and max_error is not None else usual
@@ -150,6 +153,7 @@ class _Check:
         sessions, rng = self.sessions[: len(lengths)], self._rng
         together = f", {len(lengths)} sessions" if len(lengths) > 1 else ""
         many = len(sessions) > 1
+        self.model.spoil()  # what lies behind a length is nobody's
         given, feeds, starts = [], [], dict(zip(sessions, lengths, strict=True))
         for session, length in starts.items():
             states = _fill(session, length, rng)
@@ -176,21 +180,13 @@ class _Check:
         """Whether prompts of several steps are what the file makes of them at once.
 
         Places that attend to later ones of a prompt, and what is scaled by its length, are not.
-        Raises NotCompilable where there are steps of several numbers of places.
         """
-        sizes = sorted(n_places_of(one) for one in steps_of(self.model.artifact))
         session = self.sessions[0]
-        wanted = [n for n in _prompts(sizes) if n <= session.capacity and session.takes(n)]
-        if all(self._joins(n, 0) and self._joins(n, session.capacity - n) for n in wanted):
-            return True
-        if len(sizes) == 1:
-            return False
-        known = ", ".join(map(str, sizes))
-        raise NotCompilable(
-            f"several steps of {known} places are not one of all of them: the file computes places "
-            "that come together in another way",
-            "give one number of places: `chunks=(1,)`",
-        )
+        prompts, session.most = _prompts(self.model)
+        wanted = [n for n in prompts if n <= session.capacity and session.can_take(n)]
+        found = all(self._joins(n, 0) and self._joins(n, session.capacity - n) for n in wanted)
+        session.most = MOST_PROMPT
+        return found
 
     def _joins(self, n: int, length: int) -> bool:
         """Whether a prompt of `n` places behind others is that of the file."""
@@ -292,11 +288,20 @@ class _Check:
         return Report((ONNXRUNTIME,), kinds, worst.error, worst.allowed, notes, outputs)
 
 
-def _prompts(sizes: Sequence[int]) -> list[int]:
-    """Prompts of several steps, which no single one is for; `sizes`: of the steps there are."""
-    least, *others = sizes
-    twice = [least * k for k in (2, 3) if least * k not in sizes][:1]
-    return [others[0] + 2 * least, *twice] if others else twice
+def _prompts(model: Model) -> tuple[list[int], int]:
+    """Prompts of several steps, which no single one is for, and the most places of a prefill that
+    they are made of."""
+    least, *others = sorted((sizes_of(one) for one in steps_of(model.artifact)), key=_last)
+    if others and len(others[-1]) > 1:
+        half = min(_FEW, others[-1][-1]) // 2 + 1
+        return [2 * half - 1, half + 1], half
+    n, sizes = least[-1], {one[-1] for one in others}
+    twice = [n * k for k in (2, 3) if n * k not in sizes][:1]
+    return ([others[0][-1] + 2 * n, *twice] if others else twice), MOST_PROMPT
+
+
+def _last(sizes: range) -> int:
+    return sizes[-1]
 
 
 def _infos(model: Model) -> Iterator[StateInfo]:
@@ -310,11 +315,15 @@ def _last_rows(model: Model) -> Mapping[str, int]:
 
 
 def _points(model: Model, capacity: int) -> Iterator[tuple[int, int]]:
-    """Steps of every chunk behind nothing, one place, half of the capacity, and up to its end."""
+    """Steps of every number of places behind nothing, one place, half of the capacity, and up to
+    its end; of a prefill a few, and the most."""
     for step in steps_of(model.artifact):
-        chunk = n_places_of(step)
-        for length in sorted({0, 1, (capacity - chunk) // 2, capacity - chunk}):
-            yield chunk, length
+        sizes = sizes_of(step)
+        for n in sorted({sizes[0], min(_FEW, sizes[-1]), sizes[-1]}):
+            left = capacity - n
+            is_most = n == sizes[-1] > _FEW and len(sizes) > 1  # the file takes long for each
+            for length in sorted({0, left} if is_most else {0, 1, left // 2, left}):
+                yield n, length
 
 
 def _fill(session: ModelSession, length: int, rng: np.random.Generator) -> dict[str, Array]:

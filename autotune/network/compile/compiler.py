@@ -23,6 +23,7 @@ from autotune.config import AUTO
 from autotune.errors import CodegenError, NoValidSchedule
 from autotune.graph.network import Network, TaskCall
 from autotune.loopir.guarding import MAX_WEIGHT
+from autotune.loopir.limited_stores import limited, with_limited_stores
 from autotune.loopir.nodes import Program, with_strides
 from autotune.measure.cached_map import cached_map
 from autotune.measure.parallel_map import OnProgress
@@ -43,8 +44,11 @@ from autotune.target.isa import HOST
 from autotune.te.dag import ComputeDAG
 from autotune.version import __version__
 
-ProgramKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...]]
-"""Identity of a program in an artifact: task, kernels, strides of the buffers, shared ones.
+ProgramKey: TypeAlias = tuple[
+    str, tuple[str, ...], tuple[tuple[int, ...], ...], tuple[str, ...], tuple[str, ...]
+]
+"""Identity of a program in an artifact: task, kernels, strides of the buffers, shared and limited
+ones.
 Kernels differ where the sums of one call are plain for the sake of its weights."""
 
 
@@ -224,6 +228,7 @@ def _units(
     for step, (call, one, program) in enumerate(each):
         if step in found:
             program = replace(program, shared=(found[step].operand, found[step].result))
+        program = limited(program, one.dag, _rows_of(network, call))
         key = _program_key(call, program)
         if key not in prefixes:
             prefixes[key] = _prefix(one.text, steps[call.task], key)
@@ -238,7 +243,15 @@ def _prefix(dag: str, steps: Steps, key: ProgramKey) -> str:
 
 def _program_key(call: TaskCall, program: Program) -> ProgramKey:
     strides = tuple(b.strides for b in program.buffers)
-    return call.task, tuple(b.name for b in program.buffers), strides, program.shared
+    names = tuple(b.name for b in program.buffers)
+    return call.task, names, strides, program.shared, program.limited
+
+
+def _rows_of(network: Network, call: TaskCall) -> tuple[str, ...]:
+    """Results that are rows of a state, whose memory goes on behind them, and follow a number."""
+    rows = network.state.buffers.values() if network.state else ()
+    ports = {port.value for port in network.outputs if port.name in rows and port.extents}
+    return tuple(name for name, value in call.outputs.items() if value in ports)
 
 
 def _needs_plain_sums(call: TaskCall, steps: Steps) -> bool:
@@ -294,4 +307,5 @@ def _compile(
 
 
 def _object(target: Target, work: _Work) -> bytes:
-    return compile_program(whole(work.program, work.dag, work.steps), target, work.prefix)
+    program = with_limited_stores(whole(work.program, work.dag, work.steps), work.dag)
+    return compile_program(program, target, work.prefix)

@@ -17,7 +17,7 @@ int M(run)(M(model) *m, const M(inputs) *in, const M(outputs) *out) {
     if (!outputs[n] && v->outputs[n].count) return S(NO_ARGUMENT);
   after_fork(m, generation(TEAM_SYMBOL));
   c = take(m);
-  compute(v, c, m->n_threads, (const void *const *)inputs, outputs);
+  compute(v, c, m->n_threads, (const void *const *)inputs, outputs, 0);
   release(m, c);
   return S(OK);
 }

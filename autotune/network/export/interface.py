@@ -109,13 +109,13 @@ def interface_of(artifact: Artifact, name: str) -> LibraryInterface:
     """Raises ArtifactError for a network that no library of C can have."""
     extents = (e for v in artifact.variants for end in v.own_inputs for e in end.extents)
     lengths = {e.name: e.longest for e in extents if isinstance(e, Length)}
-    if lengths:
+    if lengths and not (artifact.state and artifact.state.buffers):
         raise ArtifactError(
             f"'{artifact.name}' has lengths ({', '.join(lengths)}), which exports do not take",
             f"compile it for single sizes, and export that: {arguments(dims=lengths)}",
         )
     steps, own = steps_of(artifact), of_state(artifact)
-    sides = [[v.inputs for v in steps], [v.outputs for v in steps]]
+    sides = [[v.own_inputs for v in steps], [v.outputs for v in steps]]
     inputs, outputs = (
         tuple(t for t in _tensors(side) if t.first.name not in own) for side in sides
     )

@@ -323,12 +323,18 @@ static void narrow(int kind, int64_t n, const float *from, uint16_t *to) {
   for (int64_t i = 0; i < n; i++) to[i] = kind == HALF ? half_of(from[i]) : bfloat_of(from[i]);
 }
 
-/* Copy a dense array to where it lies in `memory`, or from there. */
-static void move(const Port *p, char *memory, char *dense, int is_input) {
+/* Elements of a port for `places` new places. */
+static int64_t elements(const Port *p, int64_t places) {
+  return p->places ? p->count / p->places * places : p->count;
+}
+
+/* Copy the first `count` elements of a dense array to where they lie in `memory`, or from there. */
+static void move(const Port *p, int64_t count, char *memory, char *dense, int is_input) {
   int64_t index[MOST_AXES] = {0}, n = p->n_axes ? p->window[p->n_axes - 1] : 1, done = 0;
   int64_t stride = p->n_axes ? p->strides[p->n_axes - 1] : 1;
   size_t item = (size_t)p->item;
-  while (done < p->count) {
+  if (n > count) n = count;
+  while (done < count) {
     char *at = memory;
     for (int k = 0; k + 1 < p->n_axes; k++) at += index[k] * p->strides[k] * (int64_t)item;
     if (stride == 1) {
@@ -349,33 +355,40 @@ static char *window(const Port *p, void *table) {
   return (char *)(intptr_t)WORD(table, 8 * p->slot) + p->offset;
 }
 
+/* `places`: the new ones of a step, where ports have a row for each; what is written behind the last
+ * row, as tiles are computed whole, is written to memory of this library's. */
 static void compute(const Variant *v, Caller *c, int64_t n_threads, const void *const *inputs,
-                    void *const *outputs) {
+                    void *const *outputs, int64_t places) {
   void *table = c->places[v - variants].table;
   for (int n = 0; n < v->n_inputs; n++) {
     const Port *p = &v->inputs[n];
     const char *array = inputs[n];
+    int64_t count = elements(p, places);
     if (p->kind != PLAIN) {
       array = c->staging + p->staging;
-      widen(p->kind, p->count, inputs[n], (float *)(void *)(c->staging + p->staging));
+      widen(p->kind, count, inputs[n], (float *)(void *)(c->staging + p->staging));
     }
     if (p->n_axes < 0)
       WORD(table, 8 * p->slot) = (int64_t)(intptr_t)array;
     else
-      move(p, window(p, table), (char *)(intptr_t)array, 1);
+      move(p, count, window(p, table), (char *)(intptr_t)array, 1);
   }
   for (int n = 0; n < v->n_outputs; n++) {
     const Port *p = &v->outputs[n];
     if (p->n_axes < 0)
       WORD(table, 8 * p->slot) =
-          (int64_t)(intptr_t)(p->kind == PLAIN ? (char *)outputs[n] : c->staging + p->staging);
+          (int64_t)(intptr_t)(p->is_staged ? c->staging + p->staging : (char *)outputs[n]);
   }
   v->run(table, n_threads);
   for (int n = 0; n < v->n_outputs; n++) {
     const Port *p = &v->outputs[n];
-    char *array = p->kind == PLAIN ? outputs[n] : c->staging + p->staging;
-    if (p->n_axes >= 0) move(p, window(p, table), array, 0);
-    if (p->kind != PLAIN) narrow(p->kind, p->count, (float *)(void *)array, outputs[n]);
+    char *array = p->is_staged ? c->staging + p->staging : outputs[n];
+    int64_t count = elements(p, places);
+    if (p->n_axes >= 0) move(p, count, window(p, table), array, 0);
+    if (p->kind != PLAIN)
+      narrow(p->kind, count, (float *)(void *)array, outputs[n]);
+    else if (p->is_staged)
+      memcpy(outputs[n], array, (size_t)(p->item * count));
   }
 }
 

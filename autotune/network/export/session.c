@@ -53,40 +53,42 @@ static char *place(M(session) *s, const Part *p, char *given, int64_t done) {
   }
 }
 
-static void advance(M(session) *s, Caller *c, const Step *step, void *const *in, void *const *out,
-                    int64_t done) {
+/* A step of `n` places; what a variant takes behind the others is that number. */
+static void advance(M(session) *s, Caller *c, int variant, int64_t n_places, void *const *in,
+                    void *const *out, int64_t done) {
   const void *inputs[N_INPUTS + 1];
   void *outputs[N_OUTPUTS + 1];
+  const Variant *v = &variants[variant];
   for (int n = 0; n < N_STEP_INPUTS; n++) inputs[n] = place(s, &step_inputs[n], in[n], done);
   for (int n = 0; n < N_STEP_OUTPUTS; n++) outputs[n] = place(s, &step_outputs[n], out[n], done);
-  compute(&variants[step->variant], c, s->model->n_threads, inputs, outputs);
-  s->filled += CAPACITY ? step->n : 0;
+  for (int n = N_STEP_INPUTS; n < v->n_inputs; n++) inputs[n] = &n_places;
+  compute(v, c, s->model->n_threads, inputs, outputs, n_places);
+  s->filled += CAPACITY ? n_places : 0;
   s->turn = !s->turn;
+}
+
+static int64_t places_of(const Step *step, int64_t left) {
+  return left < step->most ? left : step->most;
 }
 
 int M(step)(M(session) *s, int64_t n, const M(inputs) *in, const M(outputs) *out) {
   void *given[N_INPUTS + 1], *made[N_OUTPUTS + 1];
-  int64_t done = 0, left = n, n_steps = 0;
+  int64_t left = n, n_steps = 0;
   Caller *c;
 #if BY_SHAPE
   const int64_t *shapes[N_INPUTS + 1];
   const Variant *v;
-  Step chosen;
 #endif
   if (!s || !in || !out || n < 1) return S(NO_ARGUMENT);
   if (HAS_BEGIN && !s->begun) return S(NOT_BEGUN);
   if (CAPACITY && n > CAPACITY - s->filled) return S(FULL);
-  for (int k = 0; k < N_STEPS; k++) {
-    n_steps += left / steps[k].n;
-    left %= steps[k].n;
-  }
+  for (int k = 0; k < N_STEPS; k++)
+    for (; left >= steps[k].least; n_steps++) left -= places_of(&steps[k], left);
   if (left || (n_steps > 1 && !JOINS)) return S(OTHER_SHAPE);
 #if BY_SHAPE
   shapes_of(in, shapes);
   v = variant_of(shapes);
   if (!v || n > 1) return S(OTHER_SHAPE);
-  chosen.variant = (int)(v - variants);
-  chosen.n = 1;
 #endif
   arrays_of(in, out, given, made);
   for (int k = 0; k < N_STEP_INPUTS; k++)
@@ -96,10 +98,15 @@ int M(step)(M(session) *s, int64_t n, const M(inputs) *in, const M(outputs) *out
   after_fork(s->model, generation(TEAM_SYMBOL));
   c = take(s->model);
 #if BY_SHAPE
-  advance(s, c, &chosen, given, made, done);
+  advance(s, c, (int)(v - variants), 1, given, made, 0);
 #else
+  left = n;
   for (int k = 0; k < N_STEPS; k++)
-    for (; n - done >= steps[k].n; done += steps[k].n) advance(s, c, &steps[k], given, made, done);
+    while (left >= steps[k].least) {
+      int64_t some = places_of(&steps[k], left);
+      advance(s, c, steps[k].variant, some, given, made, n - left);
+      left -= some;
+    }
 #endif
   release(s->model, c);
   return S(OK);
@@ -117,7 +124,7 @@ int M(begin)(M(session) *s, const M(begin_inputs) *in) {
   for (int n = 0; n < v->n_outputs; n++) outputs[n] = s->memory + begin_outputs[n].at;
   after_fork(s->model, generation(TEAM_SYMBOL));
   c = take(s->model);
-  compute(v, c, s->model->n_threads, (const void *const *)inputs, outputs);
+  compute(v, c, s->model->n_threads, (const void *const *)inputs, outputs, 0);
   release(s->model, c);
   M(reset)(s);
   s->begun = 1;

@@ -8,6 +8,7 @@ from importlib.resources import files
 
 from autotune.codegen import team, team_code
 from autotune.dtypes import dtype_bytes
+from autotune.extent import Length
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.steps import begin_of, steps_of
 from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, RUN, entry_name
@@ -64,11 +65,12 @@ enum {{
 
 typedef struct {{
   int kind, item, rank, slot; /* `item`: bytes of an element in memory */
-  int64_t count;
+  int64_t count, places; /* `places`: of which there may be fewer; 0 for what has none */
   const int64_t *shape;
   int n_axes; /* -1: the slot has the array's address; else it lies as a window */
   const int64_t *window, *strides;
   int64_t offset, staging;
+  int is_staged;
 }} Port;
 
 typedef struct {{
@@ -195,7 +197,8 @@ def _staging(variant: Artifact) -> tuple[dict[str, int], int]:
     own = of_state(variant)  # as they are stored
     for side, ends in (("in", variant.inputs), ("out", variant.outputs)):
         for end in ends:
-            if is_converted(end) and end.name not in own:
+            is_longer = side == "out" and bool(end.extents)
+            if (is_converted(end) or is_longer) and end.name not in own:
                 places[f"{side} {end.name}"] = at
                 at += _aligned(math.prod(end.shape) * dtype_bytes(end.stored))
     return places, at
@@ -217,7 +220,8 @@ def _tables(interface: LibraryInterface) -> Iterator[str]:
     for k, variant in enumerate(interface.variants):
         places, _ = _staging(variant)
         for side, ends in (("in", variant.inputs), ("out", variant.outputs)):
-            yield from _port_table(f"{side}puts_{k}", side, ends, places)
+            own = of_state(variant)
+            yield from _port_table(f"{side}puts_{k}", side, ends, places, own)
         kernels = functions[entry_name(KERNELS, variant.entry)]
         run = functions[entry_name(RUN, variant.entry)]
         rows.append(
@@ -229,7 +233,11 @@ def _tables(interface: LibraryInterface) -> Iterator[str]:
 
 
 def _port_table(
-    table: str, side: str, ends: tuple[Endpoint, ...], places: dict[str, int]
+    table: str,
+    side: str,
+    ends: tuple[Endpoint, ...],
+    places: dict[str, int],
+    own: frozenset[str],
 ) -> Iterator[str]:
     rows = []
     for n, end in enumerate(ends):
@@ -239,15 +247,17 @@ def _port_table(
         for what, numbers in lists.items():
             values = ", ".join(map(str, numbers)) or "0"
             yield f"static const int64_t {table}_{n}_{what}[] = {{{values}}};"
-        kind = _KINDS[end.dtype] if f"{side} {end.name}" in places else "PLAIN"
+        at = places.get(f"{side} {end.name}")
+        kind = _KINDS[end.dtype] if at is not None and is_converted(end) else "PLAIN"
+        lengths = [e.most for e in end.extents if isinstance(e, Length) and end.name not in own]
         window, strides = (
             (f"{table}_{n}_window", f"{table}_{n}_strides") if end.window else ("NULL", "NULL")
         )
         n_axes = len(end.window[0]) if end.window is not None else -1
         rows.append(
             f"  {{{kind}, {dtype_bytes(end.stored)}, {len(end.shape)}, {end.base}, "
-            f"{math.prod(end.shape)}, {table}_{n}_shape, {n_axes}, {window}, {strides}, "
-            f"{end.offset}, {places.get(f'{side} {end.name}', 0)}}}"
+            f"{math.prod(end.shape)}, {sum(lengths)}, {table}_{n}_shape, {n_axes}, {window}, "
+            f"{strides}, {end.offset}, {at or 0}, {int(at is not None)}}}"
         )
     body = ",\n".join(rows) or "  {0}"
     yield f"static const Port {table}[] = {{\n{body}\n}};"

@@ -13,7 +13,7 @@ from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.steps import (
     axes_of_places,
     begin_of,
-    n_places_of,
+    sizes_of,
     state_of,
     steps_of,
 )
@@ -36,7 +36,8 @@ class StatePart:
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """The memory of a session. `steps`: variants with their places, the largest first.
+    """The memory of a session. `steps`: variants with the least and the most of their places, the
+    largest first.
 
     Parts are in the order of the ports of a step, and of what begins a sequence. `joins`: whether
     several steps are one of all their places.
@@ -44,7 +45,7 @@ class StateLayout:
 
     capacity: int
     n_bytes: int
-    steps: tuple[tuple[int, int], ...]
+    steps: tuple[tuple[int, int, int], ...]
     step_inputs: tuple[StatePart, ...]
     step_outputs: tuple[StatePart, ...]
     begin_outputs: tuple[StatePart, ...]
@@ -61,7 +62,7 @@ def state_layout(artifact: Artifact) -> StateLayout | None:
         return None
     steps = steps_of(artifact)
     _require_one_shape(steps)
-    begin, last = begin_of(artifact), min(steps, key=n_places_of)
+    begin, last = begin_of(artifact), min(steps, key=_most)
     axes = axes_of_places([*steps])
     ends = {end.name: end for end in (*last.inputs, *last.outputs)}
     places, n_bytes = _places(ends, {*state.buffers, *state.held}, {*state.replaced})
@@ -82,7 +83,7 @@ def state_layout(artifact: Artifact) -> StateLayout | None:
     return StateLayout(
         state.capacity,
         n_bytes,
-        tuple(sorted(((k, n_places_of(one) or 1) for k, one in enumerate(steps)), key=_largest)),
+        tuple(sorted((_step(k, one) for k, one in enumerate(steps)), key=_largest)),
         tuple(inputs.get(end.name) or _given(end, axes) for end in last.inputs),
         tuple(outputs.get(end.name) or _given(end, axes) for end in last.outputs),
         tuple(inputs[end.name] for end in begin.outputs) if begin is not None else (),
@@ -117,8 +118,8 @@ def state_tables(layout: StateLayout | None) -> Iterator[str]:
     yield f"#define JOINS {int(layout.joins)}"
     yield f"#define HAS_BEGIN {int(bool(layout.begin_outputs))}"
     yield "typedef struct {\n  int kind;\n  int64_t at, size;\n} Part;"
-    yield "typedef struct {\n  int variant;\n  int64_t n;\n} Step;"
-    rows = ", ".join(f"{{{variant}, {n}}}" for variant, n in layout.steps)
+    yield "typedef struct {\n  int variant;\n  int64_t least, most;\n} Step;"
+    rows = ", ".join(f"{{{variant}, {least}, {most}}}" for variant, least, most in layout.steps)
     yield f"static const Step steps[] = {{{rows}}};"
     yield f"#define N_STEPS {len(layout.steps)}"
     tables = {
@@ -167,5 +168,14 @@ def _n_bytes(end: Endpoint) -> int:
     return math.prod(end.shape) * dtype_bytes(end.stored)
 
 
-def _largest(step: tuple[int, int]) -> int:
-    return -step[1]
+def _step(number: int, variant: Artifact) -> tuple[int, int, int]:
+    sizes = sizes_of(variant)
+    return number, sizes[0] or 1, sizes[-1] or 1
+
+
+def _most(step: Artifact) -> int:
+    return sizes_of(step)[-1]
+
+
+def _largest(step: tuple[int, int, int]) -> int:
+    return -step[2]

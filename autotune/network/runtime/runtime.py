@@ -389,7 +389,8 @@ class Model:
         ends = [end for end in self.artifact.outputs if end.base not in places]
         outputs: dict[str, Any] = {end.name: self._result(end, given) for end in ends}
         for base, memory in self._rooms.items():
-            arrays[base] = memory.take()
+            if base not in places:
+                arrays[base] = memory.take()
         for end in ends:
             if end.window is None:
                 arrays[end.base] = outputs[end.name]

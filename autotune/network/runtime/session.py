@@ -5,10 +5,10 @@
     for _ in range(100):
         logits = session.step(logits[:, -1:].argmax(-1))
 
-A step of n places runs the largest variants that fit, one after another, over one copy of the
-weights. New rows of a state are written behind the filled ones of its buffer by the kernels that
-compute them; what is replaced as a whole alternates between two arrays. What an encoder gives is
-taken once, by `begin`, which computes of it what all steps read.
+A prefill of any number of places and a step of one share one copy of the weights. New rows of a
+state are written behind the filled ones of its buffer by the kernels that compute them; what is
+replaced as a whole alternates between two arrays. What an encoder gives is taken once, by `begin`,
+which computes of it what all steps read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
-from autotune.graph.state import NO_ROWS
+from autotune.graph.state import MOST_PROMPT, NO_ROWS
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.steps import axes_of_places, parts_of, state_of, steps_of
 from autotune.network.artifact.variants import VariantChoice
@@ -54,7 +54,7 @@ class ModelSession:
                 f"'{model.artifact.name}' has no state",
                 "compile it with `capacity`, or name its state (`state`)",
             )
-        if model.artifact.lengths:
+        if model.artifact.lengths and not model.artifact.state.buffers:
             raise UsageError(
                 f"'{model.artifact.name}' has lengths beside its state, which sessions do not take",
                 "compile it for single sizes with `dims`",
@@ -71,6 +71,8 @@ class ModelSession:
         self._least = min(self._steps, key=lambda step: step.size)
         self._choice = VariantChoice([{e.name: e.shape for e in s.inputs} for s in self._steps])
         self._joins = self._info.joins and NO_ROWS not in axes.values()
+        self.most = MOST_PROMPT
+        """Places that are computed at once; a check of parts takes fewer."""
 
     def _advances(self, model: Stateful) -> bool:
         """Whether a variant goes on from this state, which has the shapes of the first one's."""
@@ -286,8 +288,15 @@ class ModelSession:
 
     def takes(self, n: int) -> bool:
         """Whether there are steps of `n` new places."""
-        sizes = parts_of(n, [step.size for step in self._steps])
-        return 0 < n == sum(sizes) and (self._joins or len(sizes) == 1)
+        return self.can_take(n) and (self._joins or len(self._parts(n)) == 1)
+
+    def can_take(self, n: int) -> bool:
+        """Whether there are steps of `n` new places together, or that go on from one another."""
+        return 0 < n == sum(self._parts(n))
+
+    def _parts(self, n: int) -> list[int]:
+        """The steps that `n` new places are computed by."""
+        return parts_of(n, [step.sizes for step in self._steps], self.most)
 
     def move(self, length: int) -> None:
         """Go on in other memory with the first places: arrays that `rows` gave stay as they are."""
@@ -312,7 +321,7 @@ class ModelSession:
 
     def shape_of(self, port: str, n: int) -> tuple[int, ...]:
         """The shape of an input or output of a step of n places."""
-        step = next((step for step in self._steps if step.size == n), self._least)
+        step = next((step for step in self._steps if n in step.sizes), self._least)
         end = next(e for e in (*step.inputs, *step.outputs) if e.name == port)
         axis = step.axis(port)
         return tuple(n if d == axis else extent for d, extent in enumerate(end.shape))
@@ -324,20 +333,22 @@ class ModelSession:
         parts: list[dict[str, Array]] = []
         memory, before = self._memory, self.length
         try:
-            for step in plan:
-                part = step.part(checked, self.length - before, step.size)
-                parts.append(step([memory], part))
-                memory.filled[0] += step.size
+            for step, n in plan:
+                part = step.part(checked, self.length - before, n)
+                parts.append(step([memory], part, n))
+                memory.filled[0] += n
         except BaseException:
             memory.filled[0] = before
             raise
         return parts[0] if len(parts) == 1 else self._least.joined(parts)
 
-    def _planned(self, inputs: Mapping[str, Any]) -> tuple[list[SessionStep], dict[str, Array]]:
-        """Steps, and their inputs as arrays. Raises UsageError."""
+    def _planned(
+        self, inputs: Mapping[str, Any]
+    ) -> tuple[list[tuple[SessionStep, int]], dict[str, Array]]:
+        """Steps with their new places, and their inputs as arrays. Raises UsageError."""
         if not self.capacity:
             step = self._chosen(inputs)
-            return [step], step.checked(inputs, 1)
+            return [(step, step.size)], step.checked(inputs, 1)
         n = self.n_places(inputs)
         self._require_begun()
         if self.length + n > self.capacity:
@@ -345,12 +356,13 @@ class ModelSession:
                 f"{n} more places do not fit: {self.length} of {self.capacity} are filled",
                 "compile with a larger `capacity`, or `reset` the session",
             )
-        by_size = {step.size: step for step in self._steps}
         if not self.takes(n):
-            raise _no_steps(n, list(by_size), self._joins)
-        plan = [by_size[size] for size in parts_of(n, by_size)]
-        whole = plan[0] if len(plan) == 1 else self._least
-        return plan, whole.checked(inputs, n)
+            raise _no_steps(n, [step.sizes for step in self._steps], self._joins)
+        plan = [(self._of_size(size), size) for size in self._parts(n)]
+        return plan, plan[0][0].checked(inputs, n)
+
+    def _of_size(self, n: int) -> SessionStep:
+        return next(step for step in self._steps if n in step.sizes)
 
     def _chosen(self, inputs: Mapping[str, Any]) -> SessionStep:
         """The step for inputs of these shapes, where no state grows. Raises UsageError."""
@@ -368,7 +380,7 @@ class ModelSession:
             require_names(self._least.inputs, inputs)
             if self._least.size != 1:
                 raise UsageError(
-                    "the model has no step of one place", "compile it for a chunk of 1 as well"
+                    f"the model takes {self._least.size} places in a step", "step each session"
                 )
             return self._least
         arrays = {name: np.asarray(value) for name, value in inputs.items()}
@@ -423,22 +435,24 @@ def step_together(
         for step in (*first._together, one):
             while k - done >= step.sessions:
                 some = [session._memory for session in sessions[done : done + step.sessions]]
-                parts.append(step(some, step.of_sessions(checked, done)))
+                parts.append(step(some, step.of_sessions(checked, done), one.size))
                 done += step.sessions
         for session in sessions:
             session._memory.filled[0] += one.size
     return {name: np.concatenate([np.atleast_1d(p[name]) for p in parts]) for name in parts[0]}
 
 
-def _no_steps(n: int, sizes: Sequence[int], joins: bool) -> UsageError:
+def _no_steps(n: int, sizes: Sequence[range], joins: bool) -> UsageError:
     """The error for a number of new places that no steps are for."""
-    known = ", ".join(map(str, sizes))
-    if joins or not n:
-        hint = "give one or more" if not n else "compile it for a chunk of 1 as well"
-        return UsageError(f"{n} places are no sum of {known}", hint)
+    if not n:
+        return UsageError("there are no places in this step", "give one or more")
+    known = ", ".join(f"{s[0]} to {s[-1]}" if len(s) > 1 else f"{s[0]}" for s in sizes)
+    hint = f"give {known} at a time"
+    if joins:
+        return UsageError(f"{n} places are no sum of {known}, which the file takes", hint)
     return UsageError(
         f"{n} places are not computed as several steps of {known}: the file makes others of them",
-        f"give {known} at a time" if len(sizes) == 1 else f"give one of {known} at a time",
+        hint,
     )
 
 

@@ -12,7 +12,7 @@ from autotune.codegen.memory import aligned
 from autotune.dtypes import DTYPES
 from autotune.graph.state import NO_ROWS, of_session
 from autotune.network.artifact.artifact import Artifact, Endpoint
-from autotune.network.artifact.steps import n_places_of, state_of
+from autotune.network.artifact.steps import sizes_of, state_of
 from autotune.network.runtime.arguments import require_input, require_names
 
 Array = NDArray[Any]
@@ -26,6 +26,9 @@ class Stateful(Protocol):
     @property
     def variants(self) -> Sequence[Stateful]:
         """The model at each of them."""
+
+    def sized(self, numbers: Mapping[str, int]) -> Stateful:
+        """The model at these numbers of its lengths."""
 
     def run_bound(
         self, inputs: Mapping[str, Array], out: Mapping[str, Array], places: Mapping[int, int]
@@ -72,15 +75,17 @@ class SessionMemory:
 class SessionStep:
     """A variant of the model, whose places in memory are bound to those of sessions.
 
-    `axes`: see `steps.axes_of_places`. `size`: its new places, 0 where no state grows; `sessions`:
-    those that it advances.
+    `axes`: see `steps.axes_of_places`. `sizes`: the numbers of new places that it may have, 0 where
+    no state grows, and `size` the largest; `sessions`: those that it advances.
     """
 
     def __init__(self, model: Stateful, axes: Mapping[str, int]) -> None:
         self.model, self.axes = model, axes
         artifact, info = model.artifact, state_of(model.artifact)
-        self.sessions, self.size = info.sessions, n_places_of(artifact)
-        self.inputs = tuple(e for e in artifact.inputs if e.name not in info.ports)
+        self.sessions, self.sizes = info.sessions, sizes_of(artifact)
+        self.size = self.sizes[-1]
+        self._sized: dict[int, Stateful] = {}
+        self.inputs = tuple(e for e in artifact.own_inputs if e.name not in info.ports)
         self.outputs = tuple(e for e in artifact.outputs if e.name not in info.ports)
 
     def axis(self, name: str) -> int | None:
@@ -139,10 +144,11 @@ class SessionStep:
         return found
 
     def __call__(
-        self, memories: Sequence[SessionMemory], inputs: Mapping[str, Array]
+        self, memories: Sequence[SessionMemory], inputs: Mapping[str, Array], n: int
     ) -> dict[str, Array]:
-        """The outputs of a step of as many sessions as it is for; their lengths stay."""
-        info = memories[0].info
+        """The outputs of a step of `n` places of as many sessions as it is for; their lengths
+        stay."""
+        info, model = memories[0].info, self._at(n)
         given, out, places = dict(inputs), dict[str, Array](), dict[int, int]()
         if info.filled:
             given[info.filled] = np.concatenate([memory.filled for memory in memories])
@@ -152,11 +158,19 @@ class SessionStep:
                 places[buffer], places[rows] = address, address + memory.length * step
             for name, output in info.replaced.items():
                 given[self._port(name, n)], out[self._port(output, n)] = memory.pairs[name]
-        found = self.model.run_bound(given, out, places)
+        found = model.run_bound(given, out, places)
         for memory in memories:
             for pair in memory.pairs.values():
                 pair.reverse()
         return {end.name: found[end.name] for end in self.outputs}
+
+    def _at(self, n: int) -> Stateful:
+        """The variant at `n` new places: made once."""
+        if not self.model.artifact.lengths:
+            return self.model
+        if n not in self._sized:
+            self._sized[n] = self.model.sized(dict.fromkeys(self.model.artifact.lengths, n))
+        return self._sized[n]
 
     def _places(self, memory: SessionMemory, n: int) -> list[tuple[int, int, int, int]]:
         """For each buffer of session `n`: the bases of buffer and rows, the address of the buffer,
