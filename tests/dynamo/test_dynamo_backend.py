@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -191,6 +192,36 @@ def test_any_extent_of_a_dynamic_dimension_is_right(is_marked: bool) -> None:
                 torch._dynamo.mark_dynamic(y, 0)
             agree(ours(x, y), function(x, y))
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("is_dynamic", [True, None])
+def test_one_compilation_is_for_all_sizes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_dynamic: bool | None
+) -> None:
+    """With None PyTorch makes the second size a symbol; a size of one is always its own graph."""
+    from autotune.api.compile import compiling
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiled_before, found = compiling.compiled, []
+
+    def noted(request: Any) -> Any:
+        found.append(dict(request.dims or {}))
+        return compiled_before(request)
+
+    monkeypatch.setattr(compiling, "compiled", noted)
+    linear = torch.nn.Linear(8, 24).eval()
+
+    def attention(x: Any) -> Any:
+        q, k, v = linear(x).chunk(3, -1)
+        return torch.softmax(q @ k.transpose(1, 2), -1) @ v + x
+
+    ours = compiled(attention, dynamic=is_dynamic)
+    with torch.inference_mode():
+        for batch, length in ((2, 7), (3, 9), (8, 512), (5, 2), (2, 31), (7, 300)):
+            x = torch.randn(batch, length, 8)
+            agree(ours(x), attention(x))
+    ranges = [sorted(dims.values()) for dims in found]
+    assert ranges == [*([] if is_dynamic else [[]]), ["..512", "..8"]]
 
 
 def test_graph_breaks_and_changes_of_inputs_are_kept() -> None:
