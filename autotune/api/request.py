@@ -115,8 +115,7 @@ class CompileRequest(Request):
     likewise. `check`: compare the outputs with an oracle, on `check_inputs` of your own too, of one
     inference or of several. `keep_cut`: even where all of the model is faster in ONNX Runtime.
     `cache`: keep programs for the next time. `max_size`: most bytes of weights, as a multiple of
-    the model's. `split`: a dimension of which any extent is computed, by the variants that there
-    are. `verify`: check the loop IR of every program after each pass of lowering.
+    the model's. `verify`: check the loop IR of every program after each pass of lowering.
     """
 
     model: ModelSource | None = None
@@ -127,7 +126,6 @@ class CompileRequest(Request):
     keep_cut: bool = False
     cache: bool = True
     max_size: float | None = None
-    split: str | None = None
     verify: bool = False
 
 

@@ -54,6 +54,15 @@ if TYPE_CHECKING:
     from autotune.target import Target
 
 
+def _refuse_split(_: click.Context, __: click.Parameter, dimension: str | None) -> None:
+    """Raise UsageError for an option of former versions."""
+    if dimension is not None:
+        raise UsageError(
+            f"--split {dimension} is no option any more",
+            f"any size up to a most is one artifact: --dim {dimension}=..32",
+        )
+
+
 @click.command("compile")
 @click.argument("model", required=False, type=FILE)
 @click.option("--log", type=FILE, help="Log with the records to compile from.")
@@ -85,12 +94,7 @@ if TYPE_CHECKING:
     type=TIMES,
     help="Most bytes of weights, such as 1.2x those of the model: slower programs where needed.",
 )
-@click.option(
-    "--split",
-    metavar="DIM",
-    help="Compute any extent of this dimension by the variants that there are: a batch of 13 as "
-    "8 + 4 + 1.",
-)
+@click.option("--split", hidden=True, expose_value=False, callback=_refuse_split)
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
 @format_option
 @common_options

@@ -1,6 +1,6 @@
 """⑪ Messages in the words of the command line: the arguments of Python that they name as options.
 
-`dims={'n': [1, 4]}, split='n'`  ─►  --dim n=1,4 --split n
+`dims={'n': [1, 4]}, state={'h': 'hn'}`  ─►  --dim n=1,4 --state h=hn
 `fallback=False`                 ─►  --no-fallback
 `autotune.compile(MODEL)`        ─►  autotune compile MODEL
 """
@@ -128,7 +128,6 @@ _NAMES = {
     "scores": "scores",
     "sessions": "sessions",
     "shapes": "shape",
-    "split": "split",
     "state": "state",
     "store": "store",
     "target": "target",

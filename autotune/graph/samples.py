@@ -1,12 +1,12 @@
-"""① Batch independence: a proof on the graph that no sample of a batch depends on another.
+"""① Independence: a proof on the definition of a node that no part of its result needs another.
 
-    sample_axes((graph at batch 11, graph at batch 13), "batch", {"ids": 0})   {"logits": (0, 1)}
+    keeps_apart(graph, node, {"x": 0})      whether rows of the result are those of rows of x alone
 
-Every tensor with samples is seen as (…, outer, n, inner, …): the sample of an element is a part of
-one of its indices. A node keeps samples apart if each element of its result reads elements of its
-own sample and of constants alone, and in a way that names no sample. The definitions of all nodes
-are looked at, at two extents: what is true of one sample must be the same at both. That no other
-extent differs is concluded from this; `compile` checks one against the oracle as well.
+Every tensor with parts is seen as (…, outer, n, inner, …): the part of an element is one of its
+indices. A node keeps parts apart if each element of its result reads elements of its own part and
+of constants alone, and in a way that names no part. The definition is looked at, at two numbers of
+parts: what is true of one part must be the same at both. That no other number differs is concluded
+from this.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from autotune.errors import AutotuneError, UsageError
-from autotune.graph.ir import Array, Graph, Node, Shape, TensorType
+from autotune.errors import AutotuneError
+from autotune.graph.ir import Graph, Node, Shape, TensorType
 from autotune.graph.subgraph import definition_of
 from autotune.te.arith import Linear, bounds, linear, simplify
 from autotune.te.dag import Compute, print_expr
 from autotune.te.expr import (
     Axis,
-    Const,
     Expr,
     Load,
     Reduce,
@@ -39,7 +36,6 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
-from autotune.wording import arguments
 
 PROOF_EXTENTS = (11, 13)
 """Primes, so that multiples of both by chance are rare."""
@@ -72,38 +68,8 @@ def _place_of(step: int, shape: Shape, n: int) -> _Place | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Samples:
-    """A tensor whose samples are `step` elements apart.
-
-    `first`, `slope`: those of a constant of integers that counts samples, as `arange(batch)` does:
-    sample k of it is `first + k · slope`, both of shape (outer, step).
-    """
-
-    step: int
-    first: Array | None = None
-    slope: Array | None = None
-
-
-Known = Mapping[str, _Samples | None]
-"""Layout of samples of each tensor; None for one that is the same for all samples."""
-
-
-Axes = dict[str, tuple[int, int]]
-"""The batch axis of each tensor, and its number of indices per sample."""
-
-
-def sample_axes(graphs: tuple[Graph, Graph], dimension: str, inputs: Mapping[str, int]) -> Axes:
-    """Batch axes of the outputs, if no sample depends on another.
-
-    `graphs`: the prepared model at the two `PROOF_EXTENTS` of `dimension`; `inputs`: the axis that
-    this dimension is of each input that has it. Outputs that are the same for all samples are
-    missing. Raises UsageError, with the node, where samples are not apart.
-    """
-    proof = _Proof(graphs, dimension)
-    for name, axis in inputs.items():
-        proof.known[name] = _Samples(math.prod(graphs[0].shape(name)[axis + 1 :]))
-    return proof.axes()
+Known = Mapping[str, int | None]
+"""Elements between two samples of each tensor; None for one that is the same for all samples."""
 
 
 def keeps_apart(graph: Graph, node: Node, own: Mapping[str, int], axis: int = 0) -> bool:
@@ -114,6 +80,8 @@ def keeps_apart(graph: Graph, node: Node, own: Mapping[str, int], axis: int = 0)
     parts. What is constant of `own` counts as data.
     """
     dims = {**own, node.output: axis}
+    if len({graph.shape(x)[d] for x, d in dims.items()}) > 1:
+        return False
     graphs = [
         replace(
             graph,
@@ -125,14 +93,12 @@ def keeps_apart(graph: Graph, node: Node, own: Mapping[str, int], axis: int = 0)
         )
         for n in PROOF_EXTENTS
     ]
-    proof = _Proof((graphs[0], graphs[1]), "")
     steps = {x: math.prod(graph.shape(x)[d + 1 :]) for x, d in dims.items()}
-    proof.known = dict.fromkeys(node.inputs) | {x: _Samples(steps[x]) for x in own}
+    known = dict.fromkeys(node.inputs) | {x: steps[x] for x in own}
     try:
-        proof.node(node, node)
+        return _step_of(node, (graphs[0], graphs[1]), known) == steps[node.output]
     except AutotuneError:
         return False
-    return proof.known[node.output] == _Samples(steps[node.output])
 
 
 def _is_shared(graph: Graph, name: str, own: Mapping[str, int]) -> bool:
@@ -144,103 +110,20 @@ def _with_parts(kind: TensorType, dim: int, n: int) -> TensorType:
     return replace(kind, shape=(*kind.shape[:dim], n, *kind.shape[dim + 1 :]))
 
 
-class _Proof:
-    """Samples of all tensors by their names in the first graph; the second runs beside it."""
-
-    def __init__(self, graphs: tuple[Graph, Graph], dimension: str) -> None:
-        self.graphs, self.dimension = graphs, dimension
-        self.known: dict[str, _Samples | None] = dict.fromkeys(graphs[0].inputs)
-        self.second = dict(zip(graphs[0].inputs, graphs[1].inputs, strict=True))
-
-    def axes(self) -> Axes:
-        first, second = self.graphs
-        if [n.op for n in first.nodes] != [n.op for n in second.nodes]:
-            raise self._mixed("the model", "it has other operators for other extents")
-        for pair in zip(first.nodes, second.nodes, strict=True):
-            self.node(*pair)
-        found: Axes = {}
-        for name in first.outputs:
-            samples = self._samples(name, self.second.get(name, name))
-            if samples is None:
-                continue
-            place = _place_of(samples.step, first.shape(name), PROOF_EXTENTS[0])
-            if place is None or first.shape(name)[place.dim] != PROOF_EXTENTS[0] * place.inner:
-                raise self._mixed(f"output '{name}'", "its samples do not lie one after the other")
-            found[name] = place.dim, place.inner
-        return found
-
-    def node(self, a: Node, b: Node) -> None:
-        """See which layout of samples the result of a node has. Raises UsageError."""
-        for x, y in zip(a.inputs, b.inputs, strict=True):
-            if x:
-                self.known[x] = self._samples(x, y)
-                self.second[x] = y
-        self.second[a.output] = b.output
-        if a.op == "Reshape":
-            self.known[a.output] = self.known[a.inputs[0]]
-            return
-        (dag, names), (dag_b, names_b) = (
-            definition_of(g, n) for g, n in zip(self.graphs, (a, b), strict=True)
-        )
-        if [op.name for op in dag.ops] != [op.name for op in dag_b.ops]:
-            raise self._mixed(_named(a), "it is defined in another way for other extents")
-        known = {own: self.known[name] for own, name in names.items()}
-        if any(self.second[name] != names_b[own] for own, name in names.items()):
-            raise self._mixed(_named(a), "its operands differ")
-        for one, other in zip(dag.computes, dag_b.computes, strict=True):
-            found = list(_results(one, other, known))
-            if not found:
-                raise self._mixed(_named(a), "its result for one sample depends on others")
-            known[one.name] = found[0]
-        self.known[a.output] = known[dag.outputs[0]]
-
-    def _samples(self, a: str, b: str) -> _Samples | None:
-        """Layout of samples of a tensor: a constant may repeat or count them."""
-        if a in self.known and self.second.get(a, b) == b:
-            return self.known[a]
-        first, second = (g.constants.get(n) for g, n in zip(self.graphs, (a, b), strict=True))
-        if first is None or second is None:
-            raise self._mixed(f"constant '{a}'", "it is none for other extents")
-        if first.shape == second.shape and first.tobytes() == second.tobytes():
+def _step_of(node: Node, graphs: tuple[Graph, Graph], operands: Known) -> int | None:
+    """Elements between two samples of the result of a node; None where samples are not apart."""
+    if node.op == "Reshape":
+        return operands[node.inputs[0]]
+    (dag, names), (dag_b, names_b) = (definition_of(graph, node) for graph in graphs)
+    if [op.name for op in dag.ops] != [op.name for op in dag_b.ops] or names != names_b:
+        return None
+    known = {own: operands[name] for own, name in names.items()}
+    for one, other in zip(dag.computes, dag_b.computes, strict=True):
+        found = list(_results(one, other, known))
+        if not found:
             return None
-        for found in _samples_of(first, second):
-            return found
-        raise self._mixed(f"constant '{a}'", f"it depends on '{self.dimension}'")
-
-    def _mixed(self, what: str, why: str) -> UsageError:
-        return UsageError(
-            f"'{self.dimension}' cannot be any: {what}: {why}",
-            f"give the extents that you use: {arguments(dims={self.dimension: [1, 4, 8]})}",
-        )
-
-
-def _named(node: Node) -> str:
-    return f"{node.op} '{node.name}'"
-
-
-def _samples_of(a: Array, b: Array) -> Iterator[_Samples]:
-    """Layouts of samples that a constant may have, from its values at both extents."""
-    for dim, inner in _dims(a.shape, b.shape):
-        step = _Place(dim, inner).step(a.shape)
-        one, other = (_counted(x, step, n) for x, n in zip((a, b), PROOF_EXTENTS, strict=True))
-        if one is None or other is None:
-            continue
-        if all(x.tobytes() == y.tobytes() for x, y in zip(one, other, strict=True)):
-            yield _Samples(step, *one) if one[1].any() else _Samples(step)
-
-
-def _counted(array: Array, step: int, n: int) -> tuple[Array, Array] | None:
-    """The first of `n` samples, and the slope from one to the next; None for others."""
-    parts = array.reshape(-1, n, step)
-    first = np.ascontiguousarray(parts[:, 0])
-    if array.dtype == np.int64:
-        slope = parts[:, 1] - first
-        numbers = np.arange(n, dtype=np.int64)[:, None]
-        is_counted = np.array_equal(parts, first[:, None] + numbers * slope[:, None])
-        return (first, slope) if is_counted else None
-    repeated = np.broadcast_to(first[:, None], parts.shape)
-    is_same = np.ascontiguousarray(parts).tobytes() == np.ascontiguousarray(repeated).tobytes()
-    return (first, np.zeros(1, np.int64)) if is_same else None
+        known[one.name] = found[0]
+    return known[dag.outputs[0]]
 
 
 def _dims(a: Shape, b: Shape) -> Iterator[tuple[int, int]]:
@@ -258,7 +141,7 @@ def _dims(a: Shape, b: Shape) -> Iterator[tuple[int, int]]:
 # --- one computation ---------------------------------------------------------------------------
 
 
-def _results(a: Compute, b: Compute, known: Known) -> Iterator[_Samples | None]:
+def _results(a: Compute, b: Compute, known: Known) -> Iterator[int | None]:
     """Layouts of the result of a computation in which samples are independent."""
     n, m = PROOF_EXTENTS
     if a.tensor.shape == b.tensor.shape:
@@ -269,7 +152,7 @@ def _results(a: Compute, b: Compute, known: Known) -> Iterator[_Samples | None]:
     for place in (_Place(*d) for d in _dims(a.tensor.shape, b.tensor.shape)):
         one = _form(a, place, known, n)
         if one is not None and one == _form(b, place, known, m):
-            yield _Samples(place.step(a.tensor.shape))
+            yield place.step(a.tensor.shape)
 
 
 class _Foreign(Exception):
@@ -334,9 +217,9 @@ class _OneSample:
             return rebuild(e, parts) if parts else e
         indices = [simplify(p, self.ranges) for p in parts]
         shape = e.tensor.shape
-        samples = self.known[e.tensor.name]
-        place = None if samples is None else _place_of(samples.step, shape, self.n)
-        if samples is not None and place is None:
+        step = self.known[e.tensor.name]
+        place = None if step is None else _place_of(step, shape, self.n)
+        if step is not None and place is None:
             raise _Foreign
         extents: list[int] = list(shape)
         if place is not None:
@@ -346,8 +229,7 @@ class _OneSample:
             extents[dim : dim + 1] = [shape[dim] // (self.n * place.inner), place.inner]
         if any(_SAMPLE in variables(i) for i in indices):
             raise _Foreign
-        own = Load(Tensor(e.tensor.name, tuple(extents), e.tensor.dtype), tuple(indices))
-        return own if samples is None or samples.slope is None else _count(own, samples)
+        return Load(Tensor(e.tensor.name, tuple(extents), e.tensor.dtype), tuple(indices))
 
     def _own(self, index: Linear, inner: int) -> tuple[Expr, Expr]:
         """`(outer · n + sample) · inner + rest` as outer and rest; raises _Foreign for others."""
@@ -364,17 +246,3 @@ class _OneSample:
         if low < 0 or high >= inner:
             raise _Foreign
         return Linear(outer, index.const // whole).expr, rest.expr
-
-
-def _count(own: Load, samples: _Samples) -> Expr:
-    """Element of a constant that counts samples: base + slope · number of the sample."""
-    assert samples.first is not None
-    assert samples.slope is not None
-    at = tuple(int(i.value) if isinstance(i, Const) else slice(None) for i in own.indices)
-    first, slope = (
-        np.unique(x.reshape(own.tensor.shape)[at]) for x in (samples.first, samples.slope)
-    )
-    if slope.size > 1:
-        raise _Foreign
-    base: Expr = idx(int(first[0])) if first.size == 1 else own
-    return add(base, mul(Var(_SAMPLE), idx(int(slope[0]))))

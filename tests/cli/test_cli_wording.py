@@ -89,7 +89,7 @@ def test_settings_are_arguments_of_python_and_options_of_commands() -> None:
     ("text", "told"),
     [
         (arguments(dims={"n": 4}), "--dim n=4"),
-        (arguments(dims={"n": [1, 4, 8]}, split="n"), "--dim n=1,4,8 --split n"),
+        (arguments(dims={"n": [1, 4, 8]}, log="l"), "--dim n=1,4,8 --log l"),
         (arguments(dims={"n": {16: 0.5, 128: 0.5}}), "--dim n=16:0.5,128:0.5"),
         (arguments(dims={"a b": 1, "c": 2}), "--dim 'a b=1' --dim c=2"),
         (arguments(shapes={"x": (1, 3, 224, 224)}), "--shape x:1x3x224x224"),
@@ -98,7 +98,7 @@ def test_settings_are_arguments_of_python_and_options_of_commands() -> None:
         ("`fallback=False` or `check=False`", "--no-fallback or --no-check"),
         ("`keep_cut=True`", "--keep-cut"),
         ("`check_inputs=ARRAYS`", "--check-input x.npz"),
-        ("leave out `split`", "leave out --split"),
+        ("leave out `log`", "leave out --log"),
         (arguments(against="openvino:default"), "--against openvino:default"),
         (arguments(max_error=1e-6), "--max-error 1e-06"),
         ("`autotune.compile(MODEL, log=LOG)`", "autotune compile MODEL --log LOG"),
@@ -131,4 +131,6 @@ def test_each_door_tells_of_open_dimensions_in_its_words(
     )
     with pytest.raises(autotune.UsageError, match="any extent") as caught_at:
         autotune.Model(autotune.compile(path, dims={"rows": 1}, check=False).artifact).at({})
-    assert caught_at.value.hint == "compile it with `split`"
+    assert caught_at.value.hint == "compile it with some: `dims={'batch': '..32'}`"
+    assert run(["compile", str(path), "--split", "rows"]) == 2
+    assert "hint: any size up to a most is one artifact: --dim rows=..32" in capsys.readouterr().err

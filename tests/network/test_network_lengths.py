@@ -256,7 +256,6 @@ def _extents(manifest: dict[str, Any], extents: Any, kind: str = "inputs", n: in
         (lambda m: m["inputs"][0]["extents"][0].update(factor=0), "'inputs'"),
         (lambda m: m["inputs"][0]["extents"][0].update(most=2, factor=2), "follows a number"),
         (lambda m: m["inputs"][1].update(window=[[5, 40], [40, 1]]), "'z' lies in another shape"),
-        (lambda m: m.update(split={"dimension": "batch", "axes": {}}), "has lengths and is split"),
     ],
 )
 def test_a_manifest_whose_lengths_cannot_be_is_refused(

@@ -128,6 +128,20 @@ def test_a_shape_that_is_not_there_names_those_that_are(folder: Path) -> None:
         model.run({**feeds(1, 16), "mask": feeds(1, 48)["mask"]})
 
 
+def test_a_file_of_a_former_version_that_split_batches_has_its_variants(
+    folder: Path, tmp_path: Path
+) -> None:
+    parts = read_parts(folder / "all.atn")
+    manifest = json.loads(parts["manifest.json"])
+    split = {"dimension": "batch", "axes": {n: [0, 1] for n in ("ids", "mask", "y")}}
+    write_parts(tmp_path / "former.atn", parts, {**manifest, "split": split})
+    model = autotune.load(tmp_path / "former.atn")
+    assert model.run(feeds(1, 16))["y"].shape == (1, 16, HIDDEN)
+    with pytest.raises(UsageError, match="no variant is for inputs of shape ids 2x16") as caught:
+        model.run(feeds(2, 16))
+    assert "compile the model for more" in caught.value.hint
+
+
 def test_threads_with_different_shapes_do_not_disturb_each_other(folder: Path) -> None:
     model = autotune.load(folder / "all.atn")
     want = {n: model.run(feeds(1, n))["y"] for n in LENGTHS}

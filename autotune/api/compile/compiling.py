@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from autotune.api.bindings import Variant, bind, variants_of
-from autotune.api.compile.batch_buckets import check_split, split_of
 from autotune.api.compile.fallback import Sources, cut_times
 from autotune.api.compile.mixed_precision import NOT_MIXED, compile_mixed, form_notes
 from autotune.api.compile.selection import (
@@ -41,7 +40,7 @@ from autotune.graph.reader.random_weights import needs_weights
 from autotune.machine import require_threads
 from autotune.measure.program_device import program_device
 from autotune.measure.threads import default_threads
-from autotune.network.artifact.artifact import Artifact, BatchSplit, Tuned
+from autotune.network.artifact.artifact import Artifact, Tuned
 from autotune.network.artifact.hybrid import hybrid_artifact
 from autotune.network.check.accuracy import Report, joint_report
 from autotune.network.check.experience import Experience
@@ -250,22 +249,20 @@ def _scores_notes(networks: Sequence[Network]) -> Iterator[str]:
 
 
 def _by_precision(sources: Sources, plan: CompilePlan) -> Compiled:
-    split = split_of(plan)
     if plan.precision != AUTO:
-        return _compiled(sources, plan, split)
+        return _compiled(sources, plan)
     if sources.cuts:
         plan.note(NOT_MIXED)
-        return _compiled(sources, plan, split)
+        return _compiled(sources, plan)
 
     def attempt(networks: Sequence[Network], tell: Note) -> Compiled:
-        return _compiled(Sources(tuple(networks)), replace(plan, note=tell), split)
+        return _compiled(Sources(tuple(networks)), replace(plan, note=tell))
 
     return compile_mixed(plan, attempt)
 
 
-def _compiled(sources: Sources, plan: CompilePlan, split: BatchSplit | None) -> Compiled:
+def _compiled(sources: Sources, plan: CompilePlan) -> Compiled:
     artifact, networks = _programs(sources, plan)
-    artifact = replace(artifact, split=split)
     if not _is_runnable(plan):
         if plan.request.check:
             text = f"not checked: this CPU cannot run code for {plan.target.cpu}"
@@ -404,15 +401,14 @@ def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan)
             fitting = [arrays for arrays in own if fits(one, arrays)]
             model = running(one)
             reports.append(check_any(model, network, original, fitting, experience=experience))
-    composed = [check_split(artifact, plan)] if artifact.split is not None else []
-    report = joint_report([*reports, *composed])
+    report = joint_report(reports)
     for line in report.notes:
         plan.note(line)
     first, *others = (
         replace(one, max_error=report.error)
         for one, report in zip(artifact.variants, reports, strict=True)
     )
-    return Compiled(replace(first, others=tuple(others), split=artifact.split), report)
+    return Compiled(replace(first, others=tuple(others)), report)
 
 
 def _checked_state(artifact: Artifact, precision: str, plan: CompilePlan) -> Compiled:

@@ -7,7 +7,7 @@ for step, graph in prepared(graph): verify(graph, step.form)        and a look b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
@@ -34,7 +34,7 @@ from autotune.graph.passes.phases import HOIST_PHASES
 from autotune.graph.passes.precision import narrow_products
 from autotune.graph.passes.quantised import PRODUCT
 from autotune.graph.passes.requantisation import REQUANTISE
-from autotune.graph.passes.rewrites import CANONICAL, RESOLVE, UNCUT
+from autotune.graph.passes.rewrites import CANONICAL, RESOLVE
 from autotune.graph.passes.simplify import IDENTITY, RESHAPE, drop_empty_outputs
 from autotune.graph.passes.small_constants import STORE_HALF
 from autotune.graph.passes.small_types import store_small_types
@@ -168,17 +168,6 @@ def prepared(
     for step in passes(dtype):
         graph = step.run(graph, log)
         yield step, graph
-
-
-def prepare_uncut(graph: Graph) -> Graph:
-    """`prepare` without blocking of long dimensions: for proofs."""
-    for step in PASSES:
-        graph = (
-            replace(step, rewriting=(UNCUT,)).run(graph)
-            if step.rewriting == (CANONICAL,)
-            else step.run(graph)
-        )
-    return graph
 
 
 def prepare(graph: Graph, dtype: str = "float32") -> Graph:

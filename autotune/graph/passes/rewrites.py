@@ -35,6 +35,4 @@ def _resolve(rw: Rewriter) -> None:
 _HAVE_FORM = operators_with(lambda operator: operator.canonical)
 
 CANONICAL = Rule("canonical", _canonical, _HAVE_FORM, converts=True)
-UNCUT = Rule("canonical", _canonical, _HAVE_FORM - {"CumSum", "CumProd"}, converts=True)
-"""The same where no long dimension is cut into blocks."""
 RESOLVE = Rule("resolve", _resolve, converts=True)

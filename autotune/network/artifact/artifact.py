@@ -162,18 +162,6 @@ class KernelInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSplit:
-    """A dimension that may have any extent, as its samples are computed apart: see `blocks`.
-
-    `axes`: of each input and output with samples, the axis of them, and how many of its indices
-    are one sample.
-    """
-
-    dimension: Text
-    axes: Mapping[str, tuple[Annotated[int, within(0, _MOST_DIMENSIONS)], Positive]]
-
-
-@dataclass(frozen=True, slots=True)
 class Tuned:
     """Measured latency of a task alone, in seconds per call, and its number of threads."""
 
@@ -198,10 +186,9 @@ class Artifact:
     `precision`: of the factors of products, one of `config.PRECISION_NAMES`.
     `constant_inputs`: inputs of the model that were bound to these values. `others`: the same model
     for other shapes of its inputs, over the same `constants` (the same array). `constant_kinds`:
-    bytes of constants by `layout.KINDS`, known only where it was compiled. `split`: a dimension
-    of which any extent is computed, by the variants that there are. `state`: of a model that has
-    some; its variants take different numbers of new places. `lengths`: see `Network`; the inputs
-    that hold numbers are none of the model's own.
+    bytes of constants by `layout.KINDS`, known only where it was compiled. `state`: of a model that
+    has some; its variants take different numbers of new places. `lengths`: see `Network`; the
+    inputs that hold numbers are none of the model's own.
     """
 
     name: _PathText
@@ -227,7 +214,6 @@ class Artifact:
     constant_kinds: Annotated[Mapping[str, int], Apart(None)] = field(
         default_factory=dict, compare=False
     )
-    split: Annotated[BatchSplit | None, LEFT_OUT] = None
     entry: Annotated[int, within(0, MOST_PARTS)] = 0
     stored: Annotated[tuple[Text, ...], LEFT_OUT] = ()
     state: Annotated[StateInfo | None, LEFT_OUT] = None
@@ -260,7 +246,7 @@ class Artifact:
     @property
     def variants(self) -> tuple[Artifact, ...]:
         """The model at each of its shapes: this artifact, without `others`, and these."""
-        return (replace(self, others=(), split=None), *self.others)
+        return (replace(self, others=()), *self.others)
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Restore from a pickle; one that holds the constants has lost their alignment."""
@@ -336,7 +322,7 @@ def code_seal(networks: Sequence[Artifact], image: Image, parts: Json) -> str:
 def joined_variants(networks: Sequence[Artifact]) -> Artifact:
     """One artifact of the same model at several shapes."""
     first, *others = networks
-    return replace(first, others=tuple(replace(other, split=None) for other in others))
+    return replace(first, others=tuple(others))
 
 
 def read_parts(

@@ -45,7 +45,6 @@ _SHARED = tuple(name for name in _FIELDS if name not in OF_VARIANT)
 _OPTIONAL = {
     "constant_inputs": "its constant inputs cannot be",
     "precision": "its precision cannot be",
-    "split": "the dimension that it splits cannot be",
     "stored": "its tasks with records of a store cannot be",
     "state": "its state cannot be",
     "lengths": "its lengths cannot be",
@@ -74,16 +73,10 @@ def require_network(manifest: Json) -> None:
     require(is_full, "its inputs and outputs lie nowhere")
     _require_state(found.get("state"), found["inputs"], found["outputs"])
     lengths: Mapping[str, str] = found.get("lengths", {})
-    require(not (lengths and found.get("split")), "it has lengths and is split")
     _require_lengths(lengths, found.get("state"), found["inputs"], found["outputs"])
-    axes = found["split"].axes if found.get("split") else {}
     for port in (*found["inputs"], *found["outputs"]):
         if port.window is not None:
             _require_inside(port, found["arena_bytes"], bound)
-    for port in (*found["inputs"], *found["outputs"]):
-        axis, inner = axes.get(port.name, (-1, 1))
-        require(axis < len(port.shape), f"'{port.name}' has not the dimension of samples")
-        require(axis < 0 or port.shape[axis] % inner == 0, f"'{port.name}' has part of one")
 
 
 def require_shared(manifest: Json) -> None:

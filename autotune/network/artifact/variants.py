@@ -7,7 +7,7 @@ Libraries of C and modules compare the shapes of the same inputs with the same t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from autotune.errors import UsageError
@@ -19,15 +19,11 @@ Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 class VariantChoice:
     """Which of several networks takes inputs of some shapes.
 
-    `shapes`: of the inputs of each. `told`: inputs whose shapes count although all networks have
-    the same. `any_of`: a dimension of which there may be any extent, for errors.
+    `shapes`: of the inputs of each.
     """
 
-    def __init__(
-        self, shapes: Sequence[Shapes], told: Collection[str] = (), any_of: str = ""
-    ) -> None:
-        names = [n for n in shapes[0] if n in told or len({one[n] for one in shapes}) > 1]
-        self._any_of = any_of
+    def __init__(self, shapes: Sequence[Shapes]) -> None:
+        names = [n for n in shapes[0] if len({one[n] for one in shapes}) > 1]
         self._shapes = [{n: one[n] for n in names} for one in shapes]
         self._key, self._numbers = _table(self._shapes)
 
@@ -46,10 +42,9 @@ class VariantChoice:
     def error(self, inputs: Mapping[str, Any]) -> UsageError:
         """The error for inputs of other shapes; it lists those that there are."""
         given = {n: getattr(inputs[n], "shape", ()) for n in self.names}
-        any_of = f", with any '{self._any_of}'" if self._any_of else ""
         return UsageError(
             f"no variant is for inputs of shape {_text(given)}",
-            f"there are {'; '.join(map(_text, self._shapes))}{any_of}: "
+            f"there are {'; '.join(map(_text, self._shapes))}: "
             "compile the model for more with `dims`",
         )
 
@@ -59,9 +54,7 @@ def choice_of(artifact: Artifact) -> VariantChoice:
     shapes = [
         {end.name: end.shape for end in one.own_inputs} for one in (artifact, *artifact.others)
     ]
-    if artifact.split is None:
-        return VariantChoice(shapes)
-    return VariantChoice(shapes, artifact.split.axes, artifact.split.dimension)
+    return VariantChoice(shapes)
 
 
 def _table(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +31,6 @@ from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import (
     Artifact,
-    BatchSplit,
     Endpoint,
     KernelInfo,
     require_features,
@@ -47,12 +46,12 @@ from autotune.network.runtime.arguments import (
     require_names,
     writable_in_place,
 )
-from autotune.network.runtime.blocks import BatchBlocks
 from autotune.network.runtime.direct_call import DirectCode, direct_call
 from autotune.network.runtime.session import ModelSession, step_together
 from autotune.network.runtime.sizes import Memories, ModelSizes, has_room, result_memory
 from autotune.network.runtime.working_memory import CallerMemory, Memory, NetworkCode, Place
 from autotune.units import counted
+from autotune.wording import arguments
 
 Array = NDArray[Any]
 
@@ -111,7 +110,6 @@ class Model:
             self._sizes = ModelSizes(self.variants)
         elif not self._appends:
             self._choice = needed_choice(artifact)
-        self._blocks = None if artifact.split is None else self._blocks_of(artifact.split)
         self._direct = self._direct_code = None
         if not self._appends:
             code = self._code
@@ -178,7 +176,7 @@ class Model:
             inputs = self._named(inputs)
             number = self._choice.number(inputs)
             if number is None:
-                return self._by_blocks(inputs, out)
+                raise self._no_variant(inputs)
             model = self._others[number - 1] if number else self
         if model._direct is not None:
             found = model._direct(inputs, out)
@@ -246,22 +244,17 @@ class Model:
         return self._others[number - 1] if number else self
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Model:
-        """This model as one for inputs of these shapes, by lengths or by variants for fewer
-        samples: its ports say so.
+        """This model as one for inputs of these shapes, by lengths: its ports say so.
 
         Raises UsageError where these are no shapes of its inputs.
         """
-        if self._sizes is not None:
-            one = np.zeros(1)
-            return self._sizes.of({n: np.broadcast_to(one, shape) for n, shape in shapes.items()})
-        if self._blocks is None:
-            raise UsageError("the model has no dimension of any extent", "compile it with `split`")
-        inputs = tuple(replace(end, shape=shapes[end.name]) for end in self.artifact.inputs)
-        feed = {end.name: np.broadcast_to(np.zeros(1), end.shape) for end in inputs}
-        model = object.__new__(Model)  # over the same memory: `copy` makes another
-        model.__dict__.update(self.__dict__)
-        model.artifact = replace(self.artifact, inputs=inputs, outputs=self._blocks.outputs(feed))
-        return model
+        if self._sizes is None:
+            raise UsageError(
+                "the model has no dimension of any extent",
+                f"compile it with some: {arguments(dims={'batch': '..32'})}",
+            )
+        one = np.zeros(1)
+        return self._sizes.of({n: np.broadcast_to(one, shape) for n, shape in shapes.items()})
 
     def sized(self, numbers: Mapping[str, int]) -> Model:
         """This model at these numbers of its lengths: one of one size, over the same memory.
@@ -304,22 +297,14 @@ class Model:
         self._places = {
             bases[port]: self._numbers[name].ctypes.data for name, port in artifact.lengths.items()
         }
-        self._sizes = self._choice = self._blocks = None
+        self._sizes = self._choice = None
         self._others, self._whole = (), (whole, dict(numbers))
-
-    def _by_blocks(self, inputs: Mapping[str, Array], out: Outputs) -> dict[str, Array]:
-        if self._blocks is None:
-            raise self._no_variant(inputs)
-        return self._blocks.run(inputs, out)
 
     def _no_variant(self, inputs: Mapping[str, Array]) -> UsageError:
         """The error for inputs of shapes that no variant has."""
         require_names(self.input_info, inputs)
         assert self._choice is not None
         return self._choice.error(inputs)
-
-    def _blocks_of(self, split: BatchSplit) -> BatchBlocks:
-        return BatchBlocks(self.variants, split, self._no_variant)
 
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         """Time every kernel of one inference, in order; run it a few times first to warm up."""
@@ -423,7 +408,7 @@ class Model:
 
 
 def needed_choice(artifact: Artifact) -> VariantChoice | None:
-    """That of an artifact's variants; None for a single one of a model that is not split."""
+    """That of an artifact's variants; None for a single one."""
     choice = choice_of(artifact)
     return choice if choice.names else None
 
