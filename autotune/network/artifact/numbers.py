@@ -5,6 +5,7 @@ numbers_of([Endpoint("ids", extents=(1, n))], {"ids": (1, 17)})  ─►  {"seque
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from autotune.errors import UsageError
@@ -35,6 +36,32 @@ def numbers_of(ports: Sequence[Endpoint], shapes: Mapping[str, tuple[int, ...]])
                 raise _disagreement(extent.name, told_by[extent.name], port.name, numbers, n)
             told_by.setdefault(extent.name, port.name)
     return numbers
+
+
+def variant_of(
+    variants: Sequence[Sequence[Endpoint]], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[int, dict[str, int]]:
+    """Which of `variants`, by their inputs, takes these shapes, the smallest; and its numbers.
+
+    Raises UsageError of the largest one where none does.
+    """
+    *others, last = by_size(variants)
+    for k in others:
+        try:
+            return k, numbers_of(variants[k], shapes)
+        except UsageError:
+            continue
+    return last, numbers_of(variants[last], shapes)
+
+
+def by_size(variants: Sequence[Sequence[Endpoint]]) -> list[int]:
+    """The order in which calls look for a variant: those of one size, then by their longest."""
+
+    def rank(k: int) -> tuple[bool, int]:
+        ports = variants[k]
+        return any(end.extents for end in ports), sum(math.prod(end.shape) for end in ports)
+
+    return sorted(range(len(variants)), key=rank)
 
 
 def require_numbers(possible: Mapping[str, range], numbers: Mapping[str, int]) -> None:

@@ -62,7 +62,13 @@ def call_plan(artifact: Artifact) -> CallPlan:
     numbers = {name: n * code.WORD for n, name in enumerate(lengths)}
     bases = {end.name: end.base for end in artifact.inputs}
     ports = [*inputs, *outputs]
-    rooms = tuple(_bytes(end) * (_place(end, is_output=True) == code.ROOM) for end in outputs)
+    of_state = artifact.state.ports if artifact.state is not None else frozenset()
+    places = [
+        code.BOUND if end.window is None and end.name in of_state else _place(end, n >= len(inputs))
+        for n, end in enumerate(ports)
+    ]
+    found = zip(outputs, places[len(inputs) :], strict=True)
+    rooms = tuple(_bytes(end) if place == code.ROOM else 0 for end, place in found)
     made = CallPlan((), artifact.n_bases + 2, len(lengths), inputs, outputs, rooms)
     ports_at = code.PLAN_BYTES + code.WORD * len(lengths)
     head = [len(inputs), len(ports), len(lengths), ports_at]
@@ -70,9 +76,9 @@ def call_plan(artifact: Artifact) -> CallPlan:
     records: list[int] = []
     axes: list[int] = []
     first = ports_at + code.PORT_BYTES * len(ports)
-    for n, end in enumerate(ports):
+    for end, place in zip(ports, places, strict=True):
         shape, moved = list(_axes(end, numbers)), list(_window(end, numbers))
-        records += [end.base, end.offset, _place(end, n >= len(inputs))]
+        records += [end.base, end.offset, place]
         records += [ord(end.numpy_dtype.kind), dtype_bytes(end.stored)]
         records += [len(end.shape), first + code.WORD * len(axes)]
         axes += [word for axis in shape for word in axis]

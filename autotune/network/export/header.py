@@ -30,7 +30,7 @@ extern "C" {{
 
 {sizes}
 
-/* Status of {name}_create and {name}_{call}: {name}_strerror tells them as text. */
+{lengths}/* Status of {name}_create and {name}_{call}: {name}_strerror tells them as text. */
 enum {{
   {guard}_OK = 0,
   {guard}_OTHER_CPU = 1,   /* this CPU lacks instructions that the network was compiled for */
@@ -83,6 +83,28 @@ _STATUSES = """\
   {guard}_NOT_BEGUN = 7    /* the model takes something once for a sequence, and has not got it */
 """
 
+_LENGTHS = """\
+/* Lengths: {text}.
+ * Inputs that have some tell theirs in NAME_shape; arrays are dense, COUNT is of the longest. */
+
+"""
+
+_LENGTH_STATUSES = """\
+  {guard}_TOO_LONG = 8,    /* a dimension is longer than the network was compiled for */
+  {guard}_TOO_SHORT = 9,   /* a dimension is shorter than the network can have */
+  {guard}_BETWEEN = 10,    /* a dimension is between two steps */
+  {guard}_DISAGREE = 11    /* inputs disagree about a length */
+"""
+TOO_LONG = 8
+"""The first status of lengths; others follow in the order of `codegen.ports_code`."""
+
+_SHAPES = """
+/* Shapes of results that are not the same in all calls. */
+{record}
+/* The shapes of results for inputs of these shapes, whose arrays may be NULL. */
+{guard}_API int {name}_shapes(const {name}_inputs *inputs, {name}_result_shapes *shapes);
+"""
+
 _SESSION = """\
 /* A state of the model, which stays in place. Each is for one thread at a time, any number share
  * the model, which is destroyed after them. */
@@ -121,12 +143,18 @@ def header(interface: LibraryInterface, is_separate: bool) -> str:
         record = _record(interface, "begin_inputs", interface.begin, "const ")
         begin = _BEGIN.format(**known, record=record)
     known["indent"] = " " * (2 * len(name) + 14)
+    lengths, text = interface.lengths_text, _SESSION if is_stateful else _CALL
+    statuses = _STATUSES if is_stateful else _LENGTH_STATUSES if lengths else ""
+    shapes = ""
+    if interface.tells_shapes:
+        shapes = _SHAPES.format(**known, record=_result_shapes(interface))
     return _HEADER.format(
         **known,
         call="step" if is_stateful else "run",
-        more="," if is_stateful else "",
-        statuses=_STATUSES.format(**known) if is_stateful else "",
-        calls=_SESSION.format(**known, begin=begin) if is_stateful else _CALL.format(**known),
+        more="," if statuses else "",
+        lengths=_LENGTHS.format(text=_comment(lengths)) if lengths else "",
+        statuses=statuses.format(**known),
+        calls=text.format(**known, begin=begin) + shapes,
         model=_comment(artifact.name),
         version=artifact.autotune_version,
         cpu=interface.target.cpu,
@@ -145,12 +173,13 @@ def _sizes(interface: LibraryInterface) -> Iterator[str]:
     sides = {"INPUT": interface.inputs, "OUTPUT": interface.outputs, "BEGIN": interface.begin}
     for kind, tensor in ((kind, tensor) for kind, side in sides.items() for tensor in side):
         macro = f"{interface.name.upper()}_{kind}_{tensor.identifier.upper()}_COUNT"
-        shapes = [" x ".join(map(str, end.shape)) or "scalar" for end in tensor.ends]
+        shapes = [" x ".join(map(str, end.extents or end.shape)) for end in tensor.ends]
+        shapes = [_comment(shape) or "scalar" for shape in shapes]
         if not interface.is_by_shape and not tensor.is_fixed:
             last = min(zip(tensor.counts, shapes, strict=True))
             yield f"#define {macro} {last[0]} /* for each place: {last[1]} */"
             continue
-        if tensor.is_fixed:
+        if tensor.is_alike:
             yield f"#define {macro} {tensor.counts[0]} /* {shapes[0]} */"
             continue
         for n, (count, shape) in enumerate(zip(tensor.counts, shapes, strict=True)):
@@ -170,7 +199,18 @@ def _record(interface: LibraryInterface, kind: str, tensors: tuple[Tensor, ...],
     return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_{kind};", ""])
 
 
+def _result_shapes(interface: LibraryInterface) -> str:
+    """A struct of the shapes that calls decide."""
+    changing = (tensor for tensor in interface.outputs if not tensor.is_fixed)
+    fields = [f"  int64_t {t.identifier}[{max(len(t.first.shape), 1)}];" for t in changing]
+    return "\n".join(["typedef struct {", *fields, f"}} {interface.name}_result_shapes;", ""])
+
+
 def _comment(text: str) -> str:
     """Text that ends no comment, and is plain ASCII on one line."""
-    plain = "".join(c if " " <= c <= "~" else "?" for c in text)
-    return plain.replace("*/", "* /").replace("/*", "/ *")
+    return plain_text(text).replace("*/", "* /").replace("/*", "/ *")
+
+
+def plain_text(text: str) -> str:
+    """Plain ASCII on one line."""
+    return "".join(c if " " <= c <= "~" else "?" for c in text.replace("·", "*"))

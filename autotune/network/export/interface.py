@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from autotune.codec import to_json
 from autotune.errors import ArtifactError
 from autotune.extent import Length
 from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.artifact.numbers import by_size
 from autotune.network.artifact.steps import begin_of, steps_of
 from autotune.network.export.naming import identifiers
 from autotune.network.export.stateful import StateLayout, of_state, state_layout
@@ -53,9 +55,14 @@ class Tensor:
         return tuple(math.prod(end.shape) for end in self.ends)
 
     @cached_property
-    def is_fixed(self) -> bool:
-        """Whether it has one shape in all variants."""
+    def is_alike(self) -> bool:
+        """Whether it has one shape, the longest, in all variants."""
         return len({end.shape for end in self.ends}) == 1
+
+    @cached_property
+    def is_fixed(self) -> bool:
+        """Whether it has one shape in all calls."""
+        return self.is_alike and not any(end.extents for end in self.ends)
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,30 @@ class LibraryInterface:
         return self.state is None or not self.state.capacity
 
     @property
+    def lengths_text(self) -> str:
+        """`sequence from 1 to 512, 32·width from 32 to 640 in steps of 32`; "" without lengths.
+
+        Those of a state are its new places, which a step is told.
+        """
+        if self.state is not None:
+            return ""
+        found: dict[str, Length] = {}
+        ends = (end for variant in self.variants for end in variant.own_inputs)
+        for one in (e for end in ends for e in end.extents if isinstance(e, Length)):
+            found[one.name] = min(found.get(one.name, one), one, key=_plainness)
+        return ", ".join(map(_span, found.values()))
+
+    @property
+    def tells_shapes(self) -> bool:
+        """Whether results have shapes that inputs decide."""
+        return self.state is None and not all(tensor.is_fixed for tensor in self.outputs)
+
+    @property
+    def order(self) -> list[int]:
+        """Numbers of the variants, in the order in which a call looks for one."""
+        return by_size([variant.own_inputs for variant in self.variants])
+
+    @property
     def target(self) -> Target:
         """The CPU that it is for."""
         return self.artifact.target
@@ -107,11 +138,11 @@ class LibraryInterface:
 
 def interface_of(artifact: Artifact, name: str) -> LibraryInterface:
     """Raises ArtifactError for a network that no library of C can have."""
-    extents = (e for v in artifact.variants for end in v.own_inputs for e in end.extents)
-    lengths = {e.name: e.longest for e in extents if isinstance(e, Length)}
-    if lengths and not (artifact.state and artifact.state.buffers):
+    lengths = {name: n for variant in artifact.variants for name, n in variant.mosts.items()}
+    if lengths and artifact.state is not None and not artifact.state.buffers:
         raise ArtifactError(
-            f"'{artifact.name}' has lengths ({', '.join(lengths)}), which exports do not take",
+            f"'{artifact.name}' has lengths ({', '.join(lengths)}) beside its state, which exports "
+            "do not take",
             f"compile it for single sizes, and export that: {arguments(dims=lengths)}",
         )
     steps, own = steps_of(artifact), of_state(artifact)
@@ -137,10 +168,26 @@ def _tensors(side: Sequence[tuple[Endpoint, ...]]) -> list[Tensor]:
 
 
 def _described(tensor: Tensor) -> dict[str, Any]:
+    has_lengths = any(end.extents for end in tensor.ends)
     return {
         "name": tensor.first.name,
         "identifier": tensor.identifier,
         "dtype": tensor.first.dtype,
         "shapes": [list(end.shape) for end in tensor.ends],
         "fixed": tensor.is_fixed,
+        **({"extents": [_extents(end) for end in tensor.ends]} if has_lengths else {}),
     }
+
+
+def _plainness(length: Length) -> tuple[int, int, int]:
+    return abs(length.offset), length.factor, -length.most
+
+
+def _span(length: Length) -> str:
+    steps = f" in steps of {length.factor}" if length.factor > 1 else ""
+    return f"{length} from {length.at(length.least)} to {length.longest}{steps}"
+
+
+def _extents(end: Endpoint) -> list[Any]:
+    """As JSON: a number, or one that follows a number of the call."""
+    return [to_json(e) if isinstance(e, Length) else e for e in end.extents or end.shape]

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.codegen import ports_code
 from autotune.codegen.team import SYMBOLS
 from autotune.errors import ArtifactError
 from autotune.files import cannot_write, make_folder, replacing
@@ -126,8 +127,9 @@ def require_whole(artifact: Artifact) -> None:
 
 
 def _require_team(artifact: Artifact) -> None:
-    is_of_team = f"{SYMBOLS}prepare" in artifact.image.symbols
-    if not is_of_team or not artifact.image.crossings:
+    needed = f"{SYMBOLS}prepare", f"{ports_code.SYMBOLS}enter"
+    has_all = all(symbol in artifact.image.symbols for symbol in needed)
+    if not has_all or not artifact.image.crossings:
         raise ArtifactError(
             f"'{artifact.name}' was compiled by an earlier version", "compile the model again"
         )

@@ -27,10 +27,13 @@ function layoutOf(module, constantBytes) {
   };
   const memoryBase = room(bytes, Math.max(alignment, LINE));
   const constants = room(constantBytes + LINE), arena = room(network.arenaBytes + LINE);
-  const arrays = network.arrayBytes.map((n) => room(n + LINE));
+  const rooms = (sizes) => sizes.map((n) => room(n + LINE));
+  const arrays = rooms(network.arrayBytes), shapes = rooms(network.shapeBytes);
+  const longest = rooms(network.roomBytes);
   const tables = network.variants.map(({slots}) => room(8 * slots));
+  const plans = network.variants.map(({plan}) => room(8 * plan.length));
   return {
-    memoryBase, constants, arena, arrays, tables, tableBase: 1,
+    memoryBase, constants, arena, arrays, shapes, longest, tables, plans, tableBase: 1,
     memory: new WebAssembly.Memory({initial: Math.ceil(end / PAGE)}),
     table: new WebAssembly.Table({initial: slots + 1, element: "anyfunc"}),
     stackPointer: new WebAssembly.Global({value: "i32", mutable: true}, STACK_BYTES),
@@ -38,20 +41,31 @@ function layoutOf(module, constantBytes) {
 }
 
 export class Model {
-  #memory; #stackPointer; #variants;
+  #memory; #stackPointer; #functions; #variants;
 
   constructor(layout, exports, constants) {
     const {buffer} = this.#memory = layout.memory;
     this.#stackPointer = layout.stackPointer;
+    this.#functions = Object.fromEntries(
+        Object.entries(network.functions).map(([name, symbol]) => [name, exports[symbol]]));
     new Uint8Array(buffer, layout.constants).set(constants);
+    const words = (at, n) => new BigInt64Array(buffer, at, n);
     this.#variants = network.variants.map((variant, n) => {
-      const table = layout.tables[n], words = new BigUint64Array(buffer, table, variant.slots);
-      words[ARENA] = BigInt(layout.arena), words[CONSTANTS] = BigInt(layout.constants);
-      for (const [slot, array] of variant.bound) words[slot] = BigInt(layout.arrays[array]);
-      const ports = (side) => side.map((port) => ({...port, view: new globalThis[port.stored](
-          buffer, Number(words[port.slot]) + port.offset, port.extent)}));
-      return {run: exports[variant.run], table,
-              inputs: ports(variant.inputs), outputs: ports(variant.outputs)};
+      const table = layout.tables[n], plan = layout.plans[n], {places} = variant;
+      words(plan, variant.plan.length).set(variant.plan.map(BigInt));
+      const of = words(table, variant.slots);
+      of[ARENA] = BigInt(layout.arena), of[CONSTANTS] = BigInt(layout.constants);
+      const put = (at, addresses) => addresses.forEach((x, k) => { of[at + k] = BigInt(x); });
+      put(places.arrays, layout.arrays);
+      put(places.shapes, layout.shapes);
+      put(places.rooms, layout.longest);
+      const port = (one, k) => ({...one, number: k, shape: words(layout.shapes[k], one.dims.length),
+          view: new globalThis[one.stored](buffer, layout.arrays[k], one.count)});
+      const inputs = variant.inputs.map(port);
+      const outputs = variant.outputs.map((one, k) => port(one, inputs.length + k));
+      return {run: exports[variant.run], table, inputs, outputs, planAt: BigInt(plan),
+              tableAt: BigInt(table), shapesAt: BigInt(table + 8 * places.shapes),
+              numbersAt: BigInt(table + 8 * places.numbers)};
     });
   }
 
@@ -62,20 +76,23 @@ export class Model {
 
   /**
    * One inference. `inputs`: a typed array by name, or {data, dims} where several shapes have as many
-   * elements. Results are new arrays, or those of `outputs`.
+   * elements. Results are new arrays, or those of `outputs`; {data, dims} of a network with lengths.
    */
   run(inputs, outputs = {}) {
-    const variant = this.#chosen(inputs);
-    const found = variant.outputs.map((port) => {
-      const given = own(outputs, port.name);
+    const call = this.#chosen(inputs), {table, tableAt, planAt} = call.variant;
+    const found = call.outputs.map((port) => {
+      const given = dataOf(own(outputs, port.name));
       if (given !== undefined) requireArray(port, given);
       return given ?? new globalThis[port.array](port.count);
     });
-    for (const port of variant.inputs) write(port, dataOf(own(inputs, port.name)));
+    for (const port of call.inputs) write(port, dataOf(own(inputs, port.name)));
     this.#stackPointer.value = STACK_BYTES;
-    variant.run(variant.table, 1n);
-    variant.outputs.forEach((port, n) => read(port, found[n]));
-    return Object.fromEntries(variant.outputs.map(({name}, n) => [name, found[n]]));
+    this.#functions.enter(planAt, tableAt, 0n);
+    call.variant.run(table, 1n);
+    this.#functions.leave(planAt, tableAt, 0n);
+    call.outputs.forEach((port, n) => read(port, found[n]));
+    return Object.fromEntries(call.outputs.map(({name, dims}, n) =>
+        [name, network.hasLengths ? {data: found[n], dims: [...dims]} : found[n]]));
   }
 
   /** Shapes of the outputs for `inputs`, by name. */
@@ -90,30 +107,93 @@ export class Model {
     const other = Object.keys(inputs).find((name) => !known.includes(name));
     if (other !== undefined)
       throw new TypeError(`there is no input '${other}', but ${known.join(", ") || "none"}`);
+    if (network.hasLengths) return this.#sized(inputs);
     if (this.#variants.length === 1) {
       for (const port of this.#variants[0].inputs) {
         const given = own(inputs, port.name);
         requireArray(port, dataOf(given));
         requireDims(port, given.dims);
       }
-      return this.#variants[0];
+      return callOf(this.#variants[0]);
     }
     const fits = this.#variants.filter((variant) => variant.inputs.every((port) => {
       const given = own(inputs, port.name);
       return isArray(port, dataOf(given)) && areDims(port, given.dims);
     }));
-    if (fits.length === 1) return fits[0];
+    if (fits.length === 1) return callOf(fits[0]);
     if (fits.length > 1) throw new TypeError("several shapes have as many elements: give {data, dims}");
     const shapes = this.#variants.map(({inputs}) => inputs.map(textOf).join(", "));
     throw new TypeError(`no variant is for inputs of these shapes; there are ${shapes.join("; ")}`);
   }
+
+  // The smallest variant that has these sizes, with its ports as they are in this call.
+  #sized(inputs) {
+    let wrong;
+    this.#stackPointer.value = STACK_BYTES;
+    for (const n of network.order) {
+      const variant = this.#variants[n], {planAt, shapesAt, numbersAt} = variant;
+      const given = variant.inputs.map((port) => sizedTo(port, dimsOf(port, own(inputs, port.name))));
+      wrong = given.find(({dims, shape}) => dims.length !== shape.length);
+      if (wrong) {
+        wrong = `${shapeText(wrong)}, not [${wrong.dims}]`;
+        continue;
+      }
+      for (const {dims, shape} of given) dims.forEach((extent, axis) => { shape[axis] = BigInt(extent); });
+      const code = Number(this.#functions.numbersOf(planAt, shapesAt, numbersAt));
+      if (code) {
+        wrong = wrongText(given, code);
+        continue;
+      }
+      given.forEach((port) => requireArray(port, dataOf(own(inputs, port.name))));
+      const outputs = variant.outputs.map((port) => {
+        const at = BigInt(port.shape.byteOffset);
+        this.#functions.extentsOf(planAt, BigInt(port.number), numbersAt, at);
+        return sizedTo(port, Array.from(port.shape, Number));
+      });
+      return {variant, inputs: given, outputs};
+    }
+    throw new TypeError(wrong);
+  }
 }
+
+const callOf = (variant) => ({variant, inputs: variant.inputs, outputs: variant.outputs});
+const product = (extents) => extents.reduce((a, b) => a * b, 1);
+const sizedTo = (port, dims) => ({...port, dims, count: product(dims)});
+
+// The shape of an input: as given, or that of so many elements where one dimension has a length.
+function dimsOf(port, given) {
+  const data = dataOf(given);
+  if (given?.dims !== undefined) {
+    const dims = Array.from(given.dims, Number);
+    if (dims.every(Number.isInteger)) return dims;
+    throw new TypeError(`${shapeText(port)}, not [${dims}]`);
+  }
+  const open = port.extents.flatMap((extent, axis) => extent.text === undefined ? [] : [axis]);
+  if (!open.length) return port.dims;
+  if (open.length > 1) throw new TypeError(`${shapeText(port)}: give {data, dims}`);
+  const others = product(port.dims.filter((_, axis) => axis !== open[0]));
+  if (data?.length % others !== 0)
+    throw new TypeError(`${shapeText(port)} has not ${data?.length} elements`);
+  return port.dims.map((extent, axis) => axis === open[0] ? data.length / others : extent);
+}
+
+function wrongText(ports, code) {
+  const [reason, at] = [code % 8, Math.floor(code / 8)], axis = at % 64;
+  const port = ports[Math.floor(at / 64)], {text, least, most, step} = port.extents[axis];
+  const where = `input '${port.name}' has ${port.dims[axis]} in dimension ${axis} (${text})`;
+  return [, `${shapeText(port)}, not [${port.dims}]`, `${where}, at most ${most} are possible`,
+          `${where}, at least ${least} are needed`, `${where}, whose steps are of ${step}`,
+          `${where}, about which inputs disagree`][reason];
+}
+
+const shapeText = ({name, array, extents}) =>
+  `input '${name}' ${array} is of shape [${extents.map((extent) => extent.text ?? extent)}]`;
 
 // Arrays of a call --------------------------------------------------------------------------------
 
 // What an object has of its own: all have a `constructor` and a `toString`.
 const own = (object, name) => object != null && Object.hasOwn(object, name) ? object[name] : undefined;
-const dataOf = (input) => ArrayBuffer.isView(input) ? input : input.data;
+const dataOf = (input) => ArrayBuffer.isView(input) ? input : input?.data;
 const textOf = ({name, array, dims}) => `'${name}' ${array} [${dims}]`;
 const isArray = (port, data) => data?.constructor?.name === port.array && data.length === port.count;
 const areDims = (port, dims) => dims === undefined ||
@@ -129,30 +209,16 @@ function requireDims(port, dims) {
   if (!areDims(port, dims)) throw new TypeError(`${textOf(port)} is not of shape [${dims}]`);
 }
 
-function write(port, data) {
-  const {view, window, kind} = port;
-  if (!window && kind === "plain") return view.set(data);
+function write({view, kind, count}, data) {
   const to = {half: widenHalf, bfloat: widenBfloat}[kind];
-  walk(port, to ? (at, n) => { view[at] = to(data[n]); } : (at, n) => { view[at] = data[n]; });
+  if (!to) view.set(data);
+  else for (let n = 0; n < count; n++) view[n] = to(data[n]);
 }
 
-function read(port, data) {
-  const {view, window, kind} = port;
-  if (!window && kind === "plain") return data.set(view);
+function read({view, kind, count}, data) {
   const from = {half: roundHalf, bfloat: roundBfloat}[kind];
-  walk(port, from ? (at, n) => { data[n] = from(view[at]); } : (at, n) => { data[n] = view[at]; });
-}
-
-// Visits the places of all elements in memory, in their order.
-function walk({count, window}, visit) {
-  const {shape, strides} = window ?? {shape: [count], strides: [1]}, last = shape.length - 1;
-  let n = 0;
-  const along = (axis, at) => {
-    for (let k = 0; k < shape[axis]; k++, at += strides[axis])
-      if (axis === last) visit(at, n++);
-      else along(axis + 1, at);
-  };
-  along(0, 0);
+  if (!from) data.set(view.subarray(0, count));
+  else for (let n = 0; n < count; n++) data[n] = from(view[n]);
 }
 
 // Half precision ----------------------------------------------------------------------------------

@@ -11,14 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autotune.codegen import ports_code
 from autotune.codegen.wasm import custom_section, placing_script
 from autotune.dtypes import dtype_bytes
 from autotune.errors import ArtifactError
+from autotune.extent import Extent, Length
 from autotune.files import cannot_write, make_folder, replacing
 from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.artifact.plan import call_plan
 from autotune.network.artifact.table import RUN, entry_name
 from autotune.network.export.interface import C_TYPES, LibraryInterface, Tensor, interface_of
 from autotune.network.export.library import Exported, require_whole
@@ -29,6 +33,12 @@ SECTION = "autotune.weights"
 """The section of embedded weights."""
 MOST_MODULE_BYTES, MOST_MEMORY_BYTES = 1 << 30, 1 << 32
 """Limits of the engines of today, and of addresses."""
+_FUNCTIONS = {
+    "numbersOf": "numbers_of",
+    "extentsOf": "extents_of",
+    "enter": "enter",
+    "leave": "leave",
+}
 _KINDS = {"float16": "half", "bfloat16": "bfloat"}
 
 _HEAD = """\
@@ -77,8 +87,11 @@ export interface Port {{
   name: string;
   identifier: string;
   dtype: string;
+  /** Of each variant; with lengths the longest. */
   shapes: number[][];
   fixed: boolean;
+  /** With lengths: an extent is factor * n + offset, with n a number of the call. */
+  extents?: (number | {{name: string; most: number; factor: number; offset: number}})[][];
 }}
 
 export declare const signature: {{
@@ -100,7 +113,7 @@ import {{create}} from "./{name}.mjs";
 const model = await create();
 const outputs = model.run({{
 {inputs}}});
-for (const [name, data] of Object.entries(outputs)) console.log(name, data.slice(0, 4));
+for (const [name, {data}] of Object.entries(outputs)) console.log(name, data.slice(0, 4));
 """
 _README = """\
 # {name}
@@ -127,6 +140,10 @@ const outputs = model.run({{{feed}}});
 `{{data, dims}}`. A second argument of `run` has arrays to write results to; else they are new. A
 model has memory of its own, all of it taken by `create`. The engine needs relaxed SIMD: Node from
 20 on, Chrome from 114 on.
+{lengths}"""
+_LENGTHS = """
+Lengths: {text}. Inputs of any such size are `{{data, dims}}`, or an array where one dimension alone
+is open; results are `{{data, dims}}`.
 """
 
 
@@ -141,6 +158,10 @@ def write_module(artifact: Artifact, name: str, folder: Path, is_separate: bool)
         raise ArtifactError(
             f"'{artifact.name}' has a state, which modules of WebAssembly do not keep",
             "compile it for a CPU: a library of C keeps the state",
+        )
+    if f"{ports_code.SYMBOLS}enter" not in artifact.image.symbols:
+        raise ArtifactError(
+            f"'{artifact.name}' was compiled by an earlier version", "compile the model again"
         )
     interface = interface_of(artifact, name)
     constants = artifact.constants.data
@@ -173,7 +194,8 @@ def _require_room(interface: LibraryInterface, n_bytes: int) -> None:
             "give the weights a file of their own: `weights` separate",
         )
     memory = artifact.constants.nbytes + max(v.arena_bytes for v in interface.variants)
-    if memory + sum(_array_bytes(interface)) > 0.98 * MOST_MEMORY_BYTES:
+    arrays = sum(_array_bytes(interface)) + sum(_room_bytes(interface))
+    if memory + arrays > 0.98 * MOST_MEMORY_BYTES:
         raise ArtifactError(
             f"it needs {memory} bytes of memory, and WebAssembly has 4 GiB",
             "compile a smaller model, or with `precision` int8",
@@ -196,21 +218,32 @@ def _texts(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
     placing = placing_script().replace("export ", "")
     fields = {
         "inputs": "".join(f"  {_key(t)}: Input<{_array(t.first)}>;\n" for t in interface.inputs),
-        "outputs": "".join(f"  {_key(t)}: {_array(t.first)};\n" for t in interface.outputs),
+        "outputs": "".join(f"  {_key(t)}: {_result(interface, t)};\n" for t in interface.outputs),
     }
     weights = f"| `{name}.weights` | the weights |\n" if is_separate else ""
     return {
         f"{name}.mjs": "\n".join([head, placing, text_of("model.mjs")]),
         **dict.fromkeys(_declarations(name), _TYPES.format(**known | fields)),
-        "example.mjs": _EXAMPLE.format(name=name, inputs="".join(map(_zeros, interface.inputs))),
+        "example.mjs": _EXAMPLE.format(
+            name=name,
+            inputs="".join(map(_zeros, interface.inputs)),
+            data="{data}" if interface.lengths_text else "data",
+        ),
         "README.md": _README.format(
             **known,
             tensors=table_of(interface),
             weights=weights,
+            lengths=_LENGTHS.format(text=interface.lengths_text) if interface.lengths_text else "",
             embedded="" if is_separate else " and the weights",
             or_weights=", weights" if is_separate else "",
         ),
     }
+
+
+def _result(interface: LibraryInterface, tensor: Tensor) -> str:
+    """The type of an output."""
+    array = _array(tensor.first)
+    return f"{{data: {array}; dims: number[]}}" if interface.lengths_text else array
 
 
 def _declarations(name: str) -> tuple[str, str]:
@@ -249,52 +282,65 @@ def _script_data(interface: LibraryInterface, is_separate: bool) -> str:
         "weights": weights if is_separate else None,
         "arenaBytes": max(v.arena_bytes for v in interface.variants),
         "arrayBytes": _array_bytes(interface),
+        "shapeBytes": _most(interface, lambda end: 8 * len(end.shape)),
+        "roomBytes": _room_bytes(interface),
+        "functions": {name: f"{ports_code.SYMBOLS}{own}" for name, own in _FUNCTIONS.items()},
+        "hasLengths": bool(interface.lengths_text),
+        "order": interface.order,
         "variants": [_variant(v) for v in interface.variants],
     }
     return json.dumps(data)
 
 
 def _array_bytes(interface: LibraryInterface) -> list[int]:
-    """Room for each input and output in any variant, where it is no window."""
+    """Room for each input and output in any variant, dense."""
+    return _most(interface, lambda end: math.prod(end.shape) * dtype_bytes(end.stored))
+
+
+def _room_bytes(interface: LibraryInterface) -> list[int]:
+    """Room for the longest of each output in any variant: see `CallPlan`."""
+    each = zip(*(call_plan(variant).rooms for variant in interface.variants), strict=True)
+    return [max(sizes) for sizes in each]
+
+
+def _most(interface: LibraryInterface, size: Callable[[Endpoint], int]) -> list[int]:
+    """The largest of each input and output in any variant."""
     each = zip(*map(_ends, interface.variants), strict=True)
-    return [max(map(_bound_bytes, ends)) for ends in each]
+    return [max(map(size, ends)) for ends in each]
 
 
 def _ends(variant: Artifact) -> tuple[Endpoint, ...]:
-    return (*variant.inputs, *variant.outputs)
-
-
-def _bound_bytes(end: Endpoint) -> int:
-    return 0 if end.window else math.prod(end.shape) * dtype_bytes(end.stored)
+    return (*variant.own_inputs, *variant.outputs)
 
 
 def _variant(variant: Artifact) -> dict[str, Any]:
-    bound = [(e.base, n) for n, e in enumerate(_ends(variant)) if e.window is None]
+    plan = call_plan(variant)
+    places = {"numbers": plan.table_words, "arrays": plan.arrays, "shapes": plan.shapes}
     return {
         "run": entry_name(RUN, variant.entry),
-        "slots": variant.n_bases + 2,
-        "bound": bound,
-        "inputs": list(map(_port, variant.inputs)),
-        "outputs": list(map(_port, variant.outputs)),
+        "slots": plan.all_words,
+        "plan": plan.words,
+        "places": {**places, "rooms": plan.first_room},
+        "inputs": list(map(_port, plan.inputs)),
+        "outputs": list(map(_port, plan.outputs)),
     }
 
 
 def _port(end: Endpoint) -> dict[str, Any]:
-    """An input or output; `extent`: elements of the view of memory that it lies in."""
-    count = math.prod(end.shape)
-    port: dict[str, Any] = {
+    """An input or output; with lengths `dims` and `count` are of the longest."""
+    return {
         "name": end.name,
         "kind": _KINDS[end.dtype] if is_converted(end) else "plain",
         "array": _array(end),
         "stored": _array(end, stored=True),
         "dims": end.shape,
-        "count": count,
-        "slot": end.base,
-        "offset": end.offset,
-        "extent": count,
+        "count": math.prod(end.shape),
+        "extents": [_extent(extent) for extent in end.extents or end.shape],
     }
-    if end.window is not None:
-        shape, strides = (tuple(part) or (1,) for part in end.window)
-        last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-        port |= {"window": {"shape": shape, "strides": strides}, "extent": last + 1 if count else 0}
-    return port
+
+
+def _extent(extent: Extent) -> Any:
+    if not isinstance(extent, Length):
+        return extent
+    bounds = {"least": extent.at(extent.least), "most": extent.longest, "step": extent.factor}
+    return {"text": str(extent), **bounds}

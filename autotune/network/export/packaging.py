@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.network.artifact.numbers import extents_text
 from autotune.network.export.interface import LibraryInterface, Tensor
 
 _LIBC = frozenset(
@@ -381,7 +382,7 @@ _SIDES = {"inputs": "INPUT", "outputs": "OUTPUT", "begun": "BEGIN"}
 
 
 def _count(interface: LibraryInterface, kind: str, tensor: Tensor) -> str:
-    end = "" if tensor.is_fixed or not interface.is_by_shape else "_0"
+    end = "" if tensor.is_alike or not interface.is_by_shape else "_0"
     side, name = _SIDES[kind], interface.name.upper()
     return f"{name}_{side}_{tensor.identifier.upper()}_COUNT{end}"
 
@@ -391,6 +392,6 @@ def table_of(interface: LibraryInterface) -> str:
     lines = ["| | type | shape |", "|---|---|---|"]
     for kind, tensors in (("in", interface.inputs), ("out", interface.outputs)):
         for tensor in tensors:
-            shapes = ", ".join(dict.fromkeys(str(list(end.shape)) for end in tensor.ends))
+            shapes = ", ".join(dict.fromkeys(f"[{extents_text(end)}]" for end in tensor.ends))
             lines.append(f"| {kind} `{tensor.identifier}` | {tensor.first.dtype} | {shapes} |")
     return "\n".join(lines)

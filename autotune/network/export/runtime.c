@@ -124,7 +124,7 @@ static void give_back(const char *seat) {
 /* Models --------------------------------------------------------------------------------------- */
 
 static size_t place_bytes(const Variant *v, int64_t n_threads) {
-  size_t table = ALIGNED(8 * (size_t)(v->n_slots + 2), 64);
+  size_t table = ALIGNED(8 * (size_t)v->n_words, 64);
   size_t job = JOB_BYTES + LINE * n_threads + LINE +
                (size_t)v->n_kernels * (RUN_BYTES + LINE * (n_threads + 1));
   return table + ALIGNED(job, 64);
@@ -146,11 +146,14 @@ static int settle(M(model) *m, Caller *c, char *at) {
     void *sits = seat();
     if (!sits) return S(NO_MEMORY);
     place->table = at;
-    place->job = at + ALIGNED(8 * (size_t)(v->n_slots + 2), 64);
+    place->job = at + ALIGNED(8 * (size_t)v->n_words, 64);
     at += place_bytes(v, m->n_threads);
     WORD(place->table, 8 * ARENA) = (int64_t)(intptr_t)c->arena;
     WORD(place->table, 8 * CONSTANTS) = (int64_t)(intptr_t)m->constants;
     WORD(place->table, 8 * v->n_slots) = (int64_t)(intptr_t)place->job;
+    for (int n = 0; n < v->n_outputs; n++)
+      WORD(place->table, v->plan[PLAN_ROOMS / 8] + 8 * n) =
+          (int64_t)(intptr_t)(c->staging + v->ports[v->n_inputs + n].room);
     WORD(place->job, JOB_TEAM) = (int64_t)(intptr_t)TEAM_SYMBOL->block;
     WORD(place->job, JOB_SEAT) = (int64_t)(intptr_t)sits;
     WORD(place->job, JOB_TABLE) = (int64_t)(intptr_t)place->table;
@@ -323,72 +326,32 @@ static void narrow(int kind, int64_t n, const float *from, uint16_t *to) {
   for (int64_t i = 0; i < n; i++) to[i] = kind == HALF ? half_of(from[i]) : bfloat_of(from[i]);
 }
 
-/* Elements of a port for `places` new places. */
-static int64_t elements(const Port *p, int64_t places) {
-  return p->places ? p->count / p->places * places : p->count;
+static int64_t count(const Variant *v, int port, const int64_t *numbers) {
+  return ports_extents_of((int64_t)(intptr_t)v->plan, port, (int64_t)(intptr_t)numbers, 0);
 }
 
-/* Copy the first `count` elements of a dense array to where they lie in `memory`, or from there. */
-static void move(const Port *p, int64_t count, char *memory, char *dense, int is_input) {
-  int64_t index[MOST_AXES] = {0}, n = p->n_axes ? p->window[p->n_axes - 1] : 1, done = 0;
-  int64_t stride = p->n_axes ? p->strides[p->n_axes - 1] : 1;
-  size_t item = (size_t)p->item;
-  if (n > count) n = count;
-  while (done < count) {
-    char *at = memory;
-    for (int k = 0; k + 1 < p->n_axes; k++) at += index[k] * p->strides[k] * (int64_t)item;
-    if (stride == 1) {
-      memcpy(is_input ? at : dense, is_input ? dense : at, item * (size_t)n);
-    } else {
-      for (int64_t i = 0; i < n; i++) {
-        char *one = at + i * stride * (int64_t)item, *other = dense + (size_t)i * item;
-        memcpy(is_input ? one : other, is_input ? other : one, item);
-      }
-    }
-    dense += item * (size_t)n;
-    done += n;
-    for (int k = p->n_axes - 2; k >= 0 && ++index[k] == p->window[k]; k--) index[k] = 0;
+static void compute(const Variant *v, Caller *c, int64_t n_threads, const int64_t *numbers,
+                    const void *const *inputs, void *const *outputs) {
+  char *table = c->places[v - variants].table;
+  char *arrays = table + v->plan[PLAN_ARRAYS / 8];
+  int64_t plan = (int64_t)(intptr_t)v->plan, at = (int64_t)(intptr_t)table;
+  memcpy(table + v->plan[PLAN_NUMBERS / 8], numbers, 8 * (size_t)v->n_lengths);
+  for (int n = 0; n < v->n_inputs + v->n_outputs; n++) {
+    const Port *p = &v->ports[n];
+    int is_input = n < v->n_inputs;
+    const void *given = is_input ? inputs[n] : outputs[n - v->n_inputs];
+    float *staging = (float *)(void *)(c->staging + p->staging);
+    if (p->kind != PLAIN && is_input) widen(p->kind, count(v, n, numbers), given, staging);
+    WORD(arrays, 8 * n) = (int64_t)(intptr_t)(p->kind == PLAIN ? given : staging);
   }
-}
-
-static char *window(const Port *p, void *table) {
-  return (char *)(intptr_t)WORD(table, 8 * p->slot) + p->offset;
-}
-
-/* `places`: the new ones of a step, where ports have a row for each; what is written behind the last
- * row, as tiles are computed whole, is written to memory of this library's. */
-static void compute(const Variant *v, Caller *c, int64_t n_threads, const void *const *inputs,
-                    void *const *outputs, int64_t places) {
-  void *table = c->places[v - variants].table;
-  for (int n = 0; n < v->n_inputs; n++) {
-    const Port *p = &v->inputs[n];
-    const char *array = inputs[n];
-    int64_t count = elements(p, places);
-    if (p->kind != PLAIN) {
-      array = c->staging + p->staging;
-      widen(p->kind, count, inputs[n], (float *)(void *)(c->staging + p->staging));
-    }
-    if (p->n_axes < 0)
-      WORD(table, 8 * p->slot) = (int64_t)(intptr_t)array;
-    else
-      move(p, count, window(p, table), (char *)(intptr_t)array, 1);
-  }
-  for (int n = 0; n < v->n_outputs; n++) {
-    const Port *p = &v->outputs[n];
-    if (p->n_axes < 0)
-      WORD(table, 8 * p->slot) =
-          (int64_t)(intptr_t)(p->is_staged ? c->staging + p->staging : (char *)outputs[n]);
-  }
+  ports_enter(plan, at, 0);
   v->run(table, n_threads);
+  ports_leave(plan, at, 0);
   for (int n = 0; n < v->n_outputs; n++) {
-    const Port *p = &v->outputs[n];
-    char *array = p->is_staged ? c->staging + p->staging : outputs[n];
-    int64_t count = elements(p, places);
-    if (p->n_axes >= 0) move(p, count, window(p, table), array, 0);
+    const Port *p = &v->ports[v->n_inputs + n];
+    const float *staging = (const float *)(const void *)(c->staging + p->staging);
     if (p->kind != PLAIN)
-      narrow(p->kind, count, (float *)(void *)array, outputs[n]);
-    else if (p->is_staged)
-      memcpy(outputs[n], array, (size_t)(p->item * count));
+      narrow(p->kind, count(v, v->n_inputs + n, numbers), staging, outputs[n]);
   }
 }
 
@@ -403,6 +366,12 @@ const char *M(strerror)(int status) {
 #if HAS_STATE
     case S(FULL): return "the state has no room for so many places";
     case S(NOT_BEGUN): return "no sequence has begun";
+#endif
+#ifdef LENGTHS_TEXT
+    case S(TOO_LONG): return "a dimension is longer than the network was compiled for: " LENGTHS_TEXT;
+    case S(TOO_SHORT): return "a dimension is shorter than the network can have: " LENGTHS_TEXT;
+    case S(BETWEEN): return "a dimension is between two steps: " LENGTHS_TEXT;
+    case S(DISAGREE): return "inputs disagree about a length: " LENGTHS_TEXT;
 #endif
     default: return "no status of this library";
   }

@@ -53,16 +53,17 @@ static char *place(M(session) *s, const Part *p, char *given, int64_t done) {
   }
 }
 
-/* A step of `n` places; what a variant takes behind the others is that number. */
+/* A step of so many places, which all its lengths follow. */
 static void advance(M(session) *s, Caller *c, int variant, int64_t n_places, void *const *in,
                     void *const *out, int64_t done) {
   const void *inputs[N_INPUTS + 1];
   void *outputs[N_OUTPUTS + 1];
+  int64_t numbers[N_LENGTHS + 1];
   const Variant *v = &variants[variant];
+  for (int n = 0; n < v->n_lengths; n++) numbers[n] = n_places;
   for (int n = 0; n < N_STEP_INPUTS; n++) inputs[n] = place(s, &step_inputs[n], in[n], done);
   for (int n = 0; n < N_STEP_OUTPUTS; n++) outputs[n] = place(s, &step_outputs[n], out[n], done);
-  for (int n = N_STEP_INPUTS; n < v->n_inputs; n++) inputs[n] = &n_places;
-  compute(v, c, s->model->n_threads, inputs, outputs, n_places);
+  compute(v, c, s->model->n_threads, numbers, inputs, outputs);
   s->filled += CAPACITY ? n_places : 0;
   s->turn = !s->turn;
 }
@@ -77,6 +78,7 @@ int M(step)(M(session) *s, int64_t n, const M(inputs) *in, const M(outputs) *out
   Caller *c;
 #if BY_SHAPE
   const int64_t *shapes[N_INPUTS + 1];
+  int64_t numbers[N_LENGTHS + 1];
   const Variant *v;
 #endif
   if (!s || !in || !out || n < 1) return S(NO_ARGUMENT);
@@ -87,8 +89,7 @@ int M(step)(M(session) *s, int64_t n, const M(inputs) *in, const M(outputs) *out
   if (left || (n_steps > 1 && !JOINS)) return S(OTHER_SHAPE);
 #if BY_SHAPE
   shapes_of(in, shapes);
-  v = variant_of(shapes);
-  if (!v || n > 1) return S(OTHER_SHAPE);
+  if (n > 1 || variant_of(shapes, numbers, &v) != S(OK)) return S(OTHER_SHAPE);
 #endif
   arrays_of(in, out, given, made);
   for (int k = 0; k < N_STEP_INPUTS; k++)
@@ -115,6 +116,7 @@ int M(step)(M(session) *s, int64_t n, const M(inputs) *in, const M(outputs) *out
 #if HAS_BEGIN
 int M(begin)(M(session) *s, const M(begin_inputs) *in) {
   void *inputs[N_INPUTS + 1], *outputs[N_OUTPUTS + 1];
+  int64_t numbers[N_LENGTHS + 1] = {0};
   const Variant *v = &variants[N_VARIANTS - 1];
   Caller *c;
   if (!s || !in) return S(NO_ARGUMENT);
@@ -124,7 +126,7 @@ int M(begin)(M(session) *s, const M(begin_inputs) *in) {
   for (int n = 0; n < v->n_outputs; n++) outputs[n] = s->memory + begin_outputs[n].at;
   after_fork(s->model, generation(TEAM_SYMBOL));
   c = take(s->model);
-  compute(v, c, s->model->n_threads, (const void *const *)inputs, outputs, 0);
+  compute(v, c, s->model->n_threads, numbers, (const void *const *)inputs, outputs);
   release(s->model, c);
   M(reset)(s);
   s->begun = 1;

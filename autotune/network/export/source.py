@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 
-from autotune.codegen import team, team_code
+from autotune.codegen import ports_code, team, team_code
 from autotune.dtypes import dtype_bytes
-from autotune.extent import Length
 from autotune.network.artifact.artifact import Artifact, Endpoint
+from autotune.network.artifact.plan import call_plan
 from autotune.network.artifact.steps import begin_of, steps_of
 from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, RUN, entry_name
 from autotune.network.export.assembly import TEAM_SYMBOL
+from autotune.network.export.header import TOO_LONG, plain_text
 from autotune.network.export.interface import LibraryInterface, Tensor
 from autotune.network.export.stateful import of_state, state_tables
 from autotune.pages import CACHE_LINE
@@ -29,8 +30,11 @@ _TEAM = ("TEAM_BYTES", "SEAT_BYTES", "SETTINGS_BYTES", "JOB_BYTES", "RUN_BYTES",
 _SETTINGS = ("SET_CAPACITY", "SET_PATIENCE", "SET_ASSIST", "SET_PART")
 _JOB = ("TEAM", "SEAT", "TABLE", "SHARES", "N_KERNELS", "WANTED", "SETTINGS", "WAITERS")
 _KINDS = {"float16": "HALF", "bfloat16": "BFLOAT"}
+_PLAN = ("NUMBERS", "ARRAYS", "SHAPES", "ROOMS")
 _ROUTINES = {"prepare": 2, "make": 3, "leave": 1, "assist": 1}
 """Functions of the team that the run time calls, and how many words each takes."""
+_PORTS = {"numbers_of": 3, "extents_of": 4, "enter": 3, "leave": 3}
+"""Those of calls: see `codegen.ports_code`."""
 
 _INCLUDES = """\
 #define _GNU_SOURCE
@@ -64,18 +68,14 @@ enum {{
 }};
 
 typedef struct {{
-  int kind, item, rank, slot; /* `item`: bytes of an element in memory */
-  int64_t count, places; /* `places`: of which there may be fewer; 0 for what has none */
-  const int64_t *shape;
-  int n_axes; /* -1: the slot has the array's address; else it lies as a window */
-  const int64_t *window, *strides;
-  int64_t offset, staging;
-  int is_staged;
+  int kind;
+  int64_t staging, room; /* of a caller's: its elements as they are stored; for the longest */
 }} Port;
 
 typedef struct {{
-  const Port *inputs, *outputs;
-  int n_inputs, n_outputs, n_slots, n_kernels;
+  const int64_t *plan;
+  const Port *ports; /* inputs, then outputs */
+  int n_inputs, n_outputs, n_slots, n_words, n_lengths, n_kernels;
   const char *kernels;
   void (*run)(void *, int64_t);
 }} Variant;
@@ -88,6 +88,8 @@ def source(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str
     calls = ["session.c" if interface.state else "call.c"]
     if interface.is_by_shape:
         calls.insert(0, "shapes.c")
+    if interface.tells_shapes:
+        calls.append("results.c")
     parts = [
         _head(interface, is_separate),
         *_tables(interface),
@@ -103,6 +105,7 @@ def symbols(interface: LibraryInterface) -> dict[str, str]:
     """Functions of the image, and what the run time calls them."""
     name = interface.name
     found = {f"{team.SYMBOLS}{routine}": f"{name}_team_{routine}" for routine in _ROUTINES}
+    found |= {f"{ports_code.SYMBOLS}{routine}": f"{name}_ports_{routine}" for routine in _PORTS}
     for variant in interface.variants:
         for symbol, short in ((RUN, "run"), (KERNELS, "kernels")):
             own = entry_name(symbol, variant.entry)
@@ -117,13 +120,12 @@ def text_of(file: str) -> str:
 
 def _head(interface: LibraryInterface, is_separate: bool) -> str:
     needed = needed_features(interface.target)
-    most_axes = max([1, *(len(p.window[0]) for p in _ports(interface) if p.window)])
     numbers = {
         "N_VARIANTS": len(interface.variants),
-        "N_INPUTS": max(len(v.inputs) for v in interface.variants),
+        "N_INPUTS": max(len(v.own_inputs) for v in interface.variants),
         "N_OUTPUTS": max(len(v.outputs) for v in interface.variants),
         "N_THREADS": interface.artifact.n_threads,
-        "MOST_AXES": most_axes,
+        "N_LENGTHS": max(len(v.lengths) for v in interface.variants),
         "ARENA": ARENA,
         "CONSTANTS": CONSTANTS,
         "PLAIN": 0,
@@ -138,6 +140,9 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
         "VECTOR_BYTES": _vector_bytes(interface.target),
         **{name: getattr(team_code, name) for name in (*_TEAM, *_SETTINGS)},
         **{f"JOB_{name}": getattr(team_code, name) for name in _JOB},
+        **{f"PLAN_{name}": getattr(ports_code, name) for name in _PLAN},
+        **{name: getattr(ports_code, name) for name in ("OTHER", "REASONS")},
+        "AFTER_SHAPES": TOO_LONG - ports_code.ABOVE,
     }
     lines = [f"  {name} = {value}," for name, value in numbers.items()]
     text = _INCLUDES.format(
@@ -154,12 +159,9 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
         "CONSTANTS_BYTES": interface.artifact.constants.nbytes,
     }
     words = [f"#define {name} ((size_t){value})" for name, value in sizes.items()]
+    if interface.lengths_text:
+        words.append(f"#define LENGTHS_TEXT {_quoted(plain_text(interface.lengths_text))}")
     return "\n".join([text, *words, f"#define SEPARATE_WEIGHTS {int(is_separate)}", ""])
-
-
-def _ports(interface: LibraryInterface) -> Iterator[Endpoint]:
-    for variant in interface.variants:
-        yield from (*variant.inputs, *variant.outputs)
 
 
 def _vector_bytes(target: Target) -> int:
@@ -191,17 +193,17 @@ def is_converted(end: Endpoint) -> bool:
     return end.dtype in _KINDS and end.stored != end.dtype
 
 
-def _staging(variant: Artifact) -> tuple[dict[str, int], int]:
-    """Where ports that are converted are kept meanwhile, and bytes of all."""
-    places, at = {}, 0
+def _staging(variant: Artifact) -> tuple[list[str], int]:
+    """The `Port` of each input and output, and bytes of all that they are kept in meanwhile."""
+    rows, at = [], 0
     own = of_state(variant)  # as they are stored
-    for side, ends in (("in", variant.inputs), ("out", variant.outputs)):
-        for end in ends:
-            is_longer = side == "out" and bool(end.extents)
-            if (is_converted(end) or is_longer) and end.name not in own:
-                places[f"{side} {end.name}"] = at
-                at += _aligned(math.prod(end.shape) * dtype_bytes(end.stored))
-    return places, at
+    rooms = [0] * len(variant.own_inputs) + [*call_plan(variant).rooms]
+    for end, room in zip((*variant.own_inputs, *variant.outputs), rooms, strict=True):
+        kind = _KINDS[end.dtype] if is_converted(end) and end.name not in own else "PLAIN"
+        staging = _aligned(math.prod(end.shape) * dtype_bytes(end.stored)) * (kind != "PLAIN")
+        rows.append(f"{{{kind}, {at}, {at + staging}}}")
+        at += staging + _aligned(room)
+    return rows, at
 
 
 def _tables(interface: LibraryInterface) -> Iterator[str]:
@@ -213,54 +215,23 @@ def _tables(interface: LibraryInterface) -> Iterator[str]:
             yield f"extern const char {known}[];"
         elif symbol.startswith(RUN):
             yield f"extern void {known}(void *table, int64_t n_threads);"
-    for routine, n in _ROUTINES.items():
-        yield f"extern int64_t {name}_team_{routine}({', '.join(['int64_t'] * n)});"
-        yield f"#define team_{routine} {name}_team_{routine}"
+    for kind, routines in (("team", _ROUTINES), ("ports", _PORTS)):
+        for routine, n in routines.items():
+            yield f"extern int64_t {name}_{kind}_{routine}({', '.join(['int64_t'] * n)});"
+            yield f"#define {kind}_{routine} {name}_{kind}_{routine}"
+    yield f"static const int order[] = {{{', '.join(map(str, interface.order))}}};"
     rows = []
     for k, variant in enumerate(interface.variants):
-        places, _ = _staging(variant)
-        for side, ends in (("in", variant.inputs), ("out", variant.outputs)):
-            own = of_state(variant)
-            yield from _port_table(f"{side}puts_{k}", side, ends, places, own)
+        plan, (ports, _) = call_plan(variant), _staging(variant)
+        yield f"static const int64_t plan_{k}[] = {{{', '.join(map(str, plan.words))}}};"
+        yield f"static const Port ports_{k}[] = {{{', '.join(ports) or '{0}'}}};"
         kernels = functions[entry_name(KERNELS, variant.entry)]
         run = functions[entry_name(RUN, variant.entry)]
         rows.append(
-            f"  {{inputs_{k}, outputs_{k}, {len(variant.inputs)}, {len(variant.outputs)}, "
-            f"{variant.n_bases}, {len(variant.kernels)}, {kernels}, "
-            f"{run}}}"
+            f"  {{plan_{k}, ports_{k}, {len(plan.inputs)}, {len(plan.outputs)}, {variant.n_bases}, "
+            f"{plan.all_words}, {plan.n_lengths}, {len(variant.kernels)}, {kernels}, {run}}}"
         )
     yield "static const Variant variants[] = {\n" + ",\n".join(rows) + "\n};"
-
-
-def _port_table(
-    table: str,
-    side: str,
-    ends: tuple[Endpoint, ...],
-    places: dict[str, int],
-    own: frozenset[str],
-) -> Iterator[str]:
-    rows = []
-    for n, end in enumerate(ends):
-        lists = {"shape": end.shape}
-        if end.window is not None:
-            lists |= {"window": end.window[0], "strides": end.window[1]}
-        for what, numbers in lists.items():
-            values = ", ".join(map(str, numbers)) or "0"
-            yield f"static const int64_t {table}_{n}_{what}[] = {{{values}}};"
-        at = places.get(f"{side} {end.name}")
-        kind = _KINDS[end.dtype] if at is not None and is_converted(end) else "PLAIN"
-        lengths = [e.most for e in end.extents if isinstance(e, Length) and end.name not in own]
-        window, strides = (
-            (f"{table}_{n}_window", f"{table}_{n}_strides") if end.window else ("NULL", "NULL")
-        )
-        n_axes = len(end.window[0]) if end.window is not None else -1
-        rows.append(
-            f"  {{{kind}, {dtype_bytes(end.stored)}, {len(end.shape)}, {end.base}, "
-            f"{math.prod(end.shape)}, {sum(lengths)}, {table}_{n}_shape, {n_axes}, {window}, "
-            f"{strides}, {end.offset}, {at or 0}, {int(at is not None)}}}"
-        )
-    body = ",\n".join(rows) or "  {0}"
-    yield f"static const Port {table}[] = {{\n{body}\n}};"
 
 
 def _constants(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str:
@@ -281,7 +252,7 @@ def _arrays(interface: LibraryInterface) -> str:
     """Functions that list the fields of a call's records."""
     name = interface.name
     step = steps_of(interface.artifact)[0]
-    given = _fields(interface.inputs, step.inputs, "inputs", "in")
+    given = _fields(interface.inputs, step.own_inputs, "inputs", "in")
     made = _fields(interface.outputs, step.outputs, "outputs", "out")
     text = [
         f"static void arrays_of(const {name}_inputs *in, const {name}_outputs *out,",
@@ -293,12 +264,21 @@ def _arrays(interface: LibraryInterface) -> str:
     ]
     if interface.is_by_shape:
         told = {t.first.name: t.identifier for t in interface.inputs if not t.is_fixed}
-        names = [told.get(end.name) for end in step.inputs]
+        names = [told.get(end.name) for end in step.own_inputs]
         shapes = (f"in->{name}_shape" if name else "NULL" for name in names)
         text += [
             f"static void shapes_of(const {name}_inputs *in, const int64_t **shapes) {{",
             "  (void)in, (void)shapes;",
             *(f"  shapes[{n}] = {shape};" for n, shape in enumerate(shapes)),
+            "}",
+        ]
+    if interface.tells_shapes:
+        text += [
+            f"static void results_of({name}_result_shapes *out, int64_t **shapes) {{",
+            *(
+                f"  shapes[{n}] = {'NULL' if t.is_fixed else f'out->{t.identifier}'};"
+                for n, t in enumerate(interface.outputs)
+            ),
             "}",
         ]
     begin = begin_of(interface.artifact)

@@ -84,7 +84,7 @@ def state_layout(artifact: Artifact) -> StateLayout | None:
         state.capacity,
         n_bytes,
         tuple(sorted((_step(k, one) for k, one in enumerate(steps)), key=_largest)),
-        tuple(inputs.get(end.name) or _given(end, axes) for end in last.inputs),
+        tuple(inputs.get(end.name) or _given(end, axes) for end in last.own_inputs),
         tuple(outputs.get(end.name) or _given(end, axes) for end in last.outputs),
         tuple(inputs[end.name] for end in begin.outputs) if begin is not None else (),
         state.joins,

@@ -19,8 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codec import from_json
 from autotune.dtypes import numpy_dtype
 from autotune.errors import ArtifactError, UsageError
+from autotune.extent import Extent, Extents, Length
+from autotune.network.artifact.artifact import Endpoint
+from autotune.network.artifact.numbers import variant_of
 from autotune.network.artifact.variants import VariantChoice
 from autotune.network.runtime.arguments import Inputs, as_array
 
@@ -39,12 +43,21 @@ class _Options(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class LibraryPort:
-    """An input or output: its shapes in all variants; `is_fixed`: they are one."""
+    """An input or output: its shapes in all variants; `is_fixed`: they are one.
+
+    `extents`: with lengths, those of its dimensions; `shapes` are the longest then.
+    """
 
     name: str
     dtype: np.dtype[Any]
     shapes: tuple[tuple[int, ...], ...]
     is_fixed: bool
+    extents: tuple[Extents, ...] = ()
+
+    def end(self, variant: int) -> Endpoint:
+        """The port in a variant."""
+        extents = self.extents[variant] if self.extents else ()
+        return Endpoint(self.name, self.shapes[variant], self.dtype.name, 0, extents=extents)
 
 
 class ExportedModel:
@@ -75,6 +88,8 @@ class ExportedModel:
         self.input_info = tuple(map(_port, self.signature["inputs"]))
         self.output_info = tuple(map(_port, self.signature["outputs"]))
         n_variants = min((len(port.shapes) for port in self.input_info), default=1)
+        self._sides = [[port.end(k) for port in self.input_info] for k in range(n_variants)]
+        self._has_lengths = any(port.extents for port in self.input_info)
         self._choice = VariantChoice(
             [{port.name: port.shapes[k] for port in self.input_info} for k in range(n_variants)]
         )
@@ -92,8 +107,8 @@ class ExportedModel:
         Raises UsageError where names, shapes or dtypes do not fit.
         """
         arrays = self._checked(inputs)
-        variant = self._variant({p.name: a for p, a in zip(self.input_info, arrays, strict=True)})
-        outputs = {p.name: np.empty(p.shapes[variant], p.dtype) for p in self.output_info}
+        named = {p.name: a for p, a in zip(self.input_info, arrays, strict=True)}
+        outputs = {end.name: np.empty(end.shape, end.numpy_dtype) for end in self._results(named)}
         words = [w for p, a in zip(self.input_info, arrays, strict=True) for w in _words(p, a)]
         given = (ctypes.c_int64 * max(len(words), 1))(*words)
         made = (ctypes.c_int64 * max(len(outputs), 1))(*(a.ctypes.data for a in outputs.values()))
@@ -118,6 +133,15 @@ class ExportedModel:
             raise UsageError("other inputs are given than the model has", f"they are {wanted}")
         return [_fitting(port, given[port.name]) for port in self.input_info]
 
+    def _results(self, arrays: Mapping[str, Array]) -> list[Endpoint]:
+        """The outputs for these inputs. Raises UsageError where their shapes do not fit."""
+        if not self._has_lengths:
+            variant = self._variant(arrays)
+            return [port.end(variant) for port in self.output_info]
+        shapes = {name: array.shape for name, array in arrays.items()}
+        variant, numbers = variant_of(self._sides, shapes)
+        return [port.end(variant).at(numbers) for port in self.output_info]
+
     def _variant(self, arrays: Mapping[str, Array]) -> int:
         number = self._choice.number(arrays)
         if number is None:
@@ -140,7 +164,12 @@ class ExportedModel:
 
 def _port(data: Mapping[str, Any]) -> LibraryPort:
     shapes = tuple(tuple(shape) for shape in data["shapes"])
-    return LibraryPort(data["name"], numpy_dtype(data["dtype"]), shapes, data["fixed"])
+    extents = tuple(tuple(map(_extent, one)) for one in data.get("extents", ()))
+    return LibraryPort(data["name"], numpy_dtype(data["dtype"]), shapes, data["fixed"], extents)
+
+
+def _extent(data: Any) -> Extent:
+    return from_json(Length, data) if isinstance(data, dict) else int(data)
 
 
 def _fitting(port: LibraryPort, value: Any) -> Array:

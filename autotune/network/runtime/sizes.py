@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from autotune.codegen.memory import Recycled
 from autotune.dtypes import dtype_bytes
-from autotune.errors import UsageError
 from autotune.network.artifact.artifact import Artifact, Endpoint
-from autotune.network.artifact.numbers import numbers_of
+from autotune.network.artifact.numbers import variant_of
 from autotune.network.runtime.arguments import as_array, require_names
 from autotune.strides import dense
 
@@ -49,8 +48,9 @@ class ModelSizes(Generic[M]):
     """The model at the size of any inputs. `variants`: in the order of the artifact."""
 
     def __init__(self, variants: Sequence[M]) -> None:
-        self._variants = sorted(variants, key=lambda model: _rank(model.artifact.own_inputs))
-        self._ports = variants[0].artifact.own_inputs
+        self._variants = variants
+        self._sides = [model.artifact.own_inputs for model in variants]
+        self._ports = self._sides[0]
         self._names = tuple(end.name for end in self._ports)
         self._known: dict[object, M] = {}
 
@@ -65,21 +65,12 @@ class ModelSizes(Generic[M]):
     def _made(self, inputs: Mapping[str, Any]) -> M:
         require_names(self._ports, inputs)
         shapes = {name: _shape(name, inputs[name]) for name in self._names}
-        model = self._at(shapes)
+        number, numbers = variant_of(self._sides, shapes)
+        model = self._variants[number].sized(numbers)
         if len(self._known) >= _MOST_SIZES:
             self._known.clear()
         self._known[tuple(shapes.values())] = model
         return model
-
-    def _at(self, shapes: Mapping[str, tuple[int, ...]]) -> M:
-        """That of the smallest variant; the largest one has the error."""
-        *others, last = self._variants
-        for variant in others:
-            try:
-                return variant.sized(numbers_of(variant.artifact.own_inputs, shapes))
-            except UsageError:
-                continue
-        return last.sized(numbers_of(last.artifact.own_inputs, shapes))
 
 
 class Front:
@@ -123,11 +114,6 @@ def _is_front(end: Endpoint) -> bool:
     assert end.window is not None
     shape, strides = end.window
     return all(n == 1 or a == b for n, a, b in zip(shape, strides, dense(shape), strict=True))
-
-
-def _rank(ports: Sequence[Endpoint]) -> tuple[bool, int]:
-    """Variants of one size first, then by their longest."""
-    return any(end.extents for end in ports), sum(math.prod(end.shape) for end in ports)
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
