@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.api.opening import NotOpened, opened
 from autotune.api.operators import operators_of
-from autotune.api.ranges import length_of, told
+from autotune.api.ranges import is_name, length_of
 from autotune.api.request import Dims, Like, Source, Values
 from autotune.api.sources import model_files
 from autotune.api.states import replaced_state
 from autotune.cache import FileStore
-from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
+from autotune.errors import DynamicShape, ModelError, UsageError
 from autotune.extent import Length
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
@@ -38,6 +39,7 @@ from autotune.graph.reader.dimensions import (
     Outline,
     Shapes,
     batches,
+    ends_of,
     extents_at,
     free_symbols,
     input_names,
@@ -45,9 +47,10 @@ from autotune.graph.reader.dimensions import (
     require_dimensions,
     require_static,
     shapes_at,
+    tied,
 )
 from autotune.graph.reader.grown import Grown, for_sessions, grown
-from autotune.graph.reader.mosts import STEPS, assumed
+from autotune.graph.reader.mosts import STEPS
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.state import CACHE_TYPES, SCORES
 from autotune.names import listed, require_known
@@ -92,6 +95,8 @@ def variants(
     given = dict(shapes or {})
     if not dims:
         return (Variant(given),)
+    ties = ties_of(dims)
+    dims = {n: v for n, v in dims.items() if n not in ties}
     lengths = {n: length_of(n, text) for n, text in dims.items() if isinstance(text, str)}
     names, choices = list(dims), [_shares(name, values) for name, values in dims.items()]
     n_variants = math.prod(map(len, choices))
@@ -103,6 +108,8 @@ def variants(
         )
     outline = read_outline(model)
     bind_constants(outline, constants or {})
+    outline = tied(outline, ties)
+    lengths |= {n: lengths[end] for n, end in ends_of(ties).items() if end in lengths}
     found = tuple(
         Variant(
             dict(shapes_at(outline, dict(zip(names, (n for n, _ in point), strict=True)), given)),
@@ -113,6 +120,11 @@ def variants(
     )
     require_static(outline, names, given)
     return found
+
+
+def ties_of(dims: Dims | None) -> dict[str, str]:
+    """Dimensions that are said to be others, by name."""
+    return {name: text for name, text in (dims or {}).items() if is_name(text)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +222,13 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     fallback = source.fallback and not source.state
     replaced = dict(source.state or {})
     bound = Bound(model, known, fallback, files, replaced=replaced)
-    is_said = bool(source.shapes or source.dims or source.like is not None)
-    if known and not is_said:
+    ties = ties_of(source.dims)
+    is_said = bool(source.shapes or {*(source.dims or {})} - {*ties} or source.like is not None)
+    if known and not (is_said or ties):
         return bound
     outline = read_outline(path)
     bind_constants(outline, fixed)
+    outline = tied(outline, ties)
     is_batch_alone = not set(free_symbols(outline, {})) - set(batches(outline))
     if is_said or replaced or is_batch_alone or is_decoder(outline):
         return _settled(bound, source, outline)
@@ -246,24 +260,16 @@ def _of_steps(bound: Bound, steps: tuple[Grown, ...]) -> Bound:
 
 def _open(bound: Bound, source: Source, outline: Outline) -> Bound:
     """`bound` with every size up to mosts, as far as its network follows them (decision 0140)."""
-    fixed, reason = bound.model.constants, ""
-    for dims in assumed(outline):
-        found = replace(bound, variants=variants(bound.path, None, dims, fixed), lifted={})
-        try:
-            network = found.with_lengths(found.variants[0], PLAIN)
-        except (UnsupportedOperator, UsageError) as error:
-            reason = error.message
-            break
-        except ModelError as error:
-            reason = reason or error.message
-        else:
-            (variant,) = found.variants
-            sizes = ", ".join(map(told, variant.lengths.values()))
-            others = [f"{n} {v}" for n, v in dims.items() if isinstance(v, int)]
-            text = f"one artifact for all sizes: {', '.join([sizes, *others])}"
-            note = f"{text}; others by {arguments(dims=dims)}"
-            return replace(found, notes=(note,), lifted={PLAIN: (network,)})
-    return _settled(bound, source, outline, reason)
+    try:
+        found = opened(bound.model, outline, PLAIN)
+    except NotOpened as error:
+        return _settled(bound, source, outline, str(error))
+    dims = {**ties_of(source.dims), **found.dims}
+    known = variants(bound.path, None, dims, bound.model.constants)
+    done = replace(bound, variants=known, notes=found.notes, lifted={})
+    if found.network is not None:
+        done.lifted[PLAIN] = (found.network,)
+    return done
 
 
 def _settled(bound: Bound, source: Source, outline: Outline, reason: str = "") -> Bound:
@@ -272,7 +278,8 @@ def _settled(bound: Bound, source: Source, outline: Outline, reason: str = "") -
     Raises UsageError for arrays that are like no input, DynamicShape for dimensions that are open.
     """
     shapes = {**_shapes_like(source.like, input_names(outline)), **(source.shapes or {})}
-    dims = dict(source.dims or {})
+    ties = ties_of(source.dims)
+    dims = {name: values for name, values in (source.dims or {}).items() if name not in ties}
     require_dimensions(outline, dims)
     one = batches(outline, dims, shapes)
     try:
@@ -284,7 +291,8 @@ def _settled(bound: Bound, source: Source, outline: Outline, reason: str = "") -
         sizes = arguments(dims=dict.fromkeys(one, SIZE))
         notes = (f"the batch ({', '.join(one)}) is 1: {sizes} compiles for another",)
         notes += (f"it is no length, with any size: {reason}",) if reason else ()
-    found = variants(bound.path, shapes, {**dims, **dict.fromkeys(one, 1)}, bound.model.constants)
+    said = {**dims, **ties, **dict.fromkeys(one, 1)}
+    found = variants(bound.path, shapes, said, bound.model.constants)
     return replace(bound, variants=found, notes=notes)
 
 

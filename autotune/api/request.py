@@ -35,7 +35,7 @@ Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 """Shapes of inputs, by name."""
 Values: TypeAlias = "int | str | Sequence[int] | Mapping[int, float]"
 """Extents that a dimension takes: one, several, each with how often it is used, or all up to a
-most: "..512", in steps "..640/32" (see `ranges`)."""
+most: "..512", in steps "..640/32" (see `ranges`), or the name of a dimension that it equals."""
 Dims: TypeAlias = "Mapping[str, Values]"
 """Extents of dimensions, by name."""
 Like: TypeAlias = "Mapping[str, ArrayLike] | ArrayLike | None"

@@ -57,11 +57,14 @@ def _dimensions(value: str) -> list[_Dimension]:
 
 
 def _dimension(value: str) -> _Dimension:
-    """`batch=1,4,8`, `sequence=16..256:16`, `sequence=16:0.5,128:0.5` or `sequence=..512`: a name,
-    which may hold `=`, and its extents, each with its share, or the text of a range."""
-    from autotune.api.ranges import length_of
+    """`batch=1,4,8`, `sequence=16..256:16`, `sequence=16:0.5,128:0.5`, `sequence=..512` or
+    `mask_length=sequence`: a name, which may hold `=`, and its extents, each with its share, the
+    text of a range, or the name of the dimension that it equals."""
+    from autotune.api.ranges import is_name, length_of
 
     name, found, text = value.rpartition("=")
+    if found and name and is_name(text):
+        return name, text
     if found and name and text.startswith("..") and "," not in text:
         length_of(name, text)
         return name, text
@@ -71,7 +74,8 @@ def _dimension(value: str) -> _Dimension:
         raise UsageError(
             f"'{value}' gives a dimension no extents",
             "write it like --dim batch=4, --dim batch=1,4,8, --dim sequence=16..256:16, "
-            "--dim sequence=16:0.5,128:0.5 or, for all up to a most, --dim sequence=..512",
+            "--dim sequence=16:0.5,128:0.5, for all up to a most --dim sequence=..512 or, equal to "
+            "another, --dim mask_length=sequence",
         )
     for extent, share in (pair for part in parts for pair in part.items()):
         if extent in extents:
@@ -284,7 +288,7 @@ _dim = click.option(
     callback=_as(_dims_of),
     help="Extents of a dimension by name: batch=4; all up to a most: batch=..32,sequence=..512, in "
     "steps width=..640/32; several make variants: batch=1,4,8, sequence=16..256:16, with shares "
-    "sequence=16:0.5,128:0.5. Repeatable.",
+    "sequence=16:0.5,128:0.5; one that equals another: mask_length=sequence. Repeatable.",
 )
 _like = click.option(
     "--like",

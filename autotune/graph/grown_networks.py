@@ -17,8 +17,9 @@ from autotune.extent import Extents
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph, Shape, TensorType
 from autotune.graph.last_rows import rows_first, with_last_rows
-from autotune.graph.lengths.imports import ImportedModel, NotLifted, light
+from autotune.graph.lengths.imports import ImportedModel, NotLifted, light, require_even
 from autotune.graph.lengths.lift import lifted
+from autotune.graph.lengths.numbers import Points
 from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import prepare
@@ -110,9 +111,11 @@ class Prefill:
         require_supported(stored, undefined)
         return ImportedModel(light(graph), stored, self.halves)
 
-    def least(self) -> tuple[Mapping[str, int], Graph]:
-        """The step for two places: that of one is another network."""
-        return {PROMPT: _LEAST_PROMPT}, light(self._read(_LEAST_PROMPT))
+    def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
+        """Two places: the step of one is another network."""
+        numbers = {PROMPT: _LEAST_PROMPT}
+        require_even(points, graphs, numbers, light(self._read(_LEAST_PROMPT)))
+        return numbers
 
     def _read(self, n: int) -> Graph:
         most = self.mosts[PROMPT]

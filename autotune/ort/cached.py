@@ -17,9 +17,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from autotune.api.bindings import told_of_state
+from autotune.api.bindings import arrays_of, told_of_state
 from autotune.api.compile import compiling
-from autotune.api.operators import GROUP
+from autotune.api.opening import NotOpened, lengths_of
+from autotune.api.operators import GROUP, operators_of
 from autotune.api.request import Dims, Note, Values
 from autotune.cache import FileStore, cache_folder, key_of, package_key
 from autotune.errors import (
@@ -30,11 +31,11 @@ from autotune.errors import (
     UnsupportedOperator,
     UsageError,
 )
-from autotune.files import open_input
+from autotune.files import open_input, paths_of
+from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import constants_to_json
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.model_files import model_file
-from autotune.graph.reader.mosts import assumed
 from autotune.graph.reader.onnx_reader import model_hash, read_outline
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.runtime.loading import read_artifact
@@ -101,16 +102,22 @@ def _of_all_sizes(request: SessionRequest, path: Path) -> Artifact:
     """With the most general ranges of dimensions that there can be. Raises SizesRefused."""
     outline = read_outline(path)
     bind_constants(outline, request.constants)
+    operators = operators_of(map(str, paths_of(request.operators)))
+    constants = arrays_of(request.constants)
+    model = BoundModel(path, bool(request.random_weights), operators, constants)
     reason = "no dimension is open"
-    for dims in assumed(outline, request.mosts):
-        try:
-            return _compiled(replace(request, dims=dims))
-        except NotCompilable as error:
-            raise SizesRefused(error.message, error.hint) from error
-        except UsageError as error:
-            reason = error.message
-            if isinstance(error.__cause__, UnsupportedOperator):
-                break
+    try:
+        for dims in lengths_of(model, outline, request.mosts or {}):
+            try:
+                return _compiled(replace(request, dims=dims))
+            except UsageError as error:
+                reason = error.message
+                if isinstance(error.__cause__, UnsupportedOperator):
+                    break
+    except NotOpened as error:
+        reason = str(error)
+    except NotCompilable as error:
+        raise SizesRefused(error.message, error.hint) from error
     raise SizesRefused(reason, "sizes are compiled one by one, as they come")
 
 

@@ -18,12 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.api.ranges import length_of
 from autotune.api.sources import model_bytes, model_files
 from autotune.codec import to_json
 from autotune.graph.reader.dimensions import Outline, batches, dimension_names, is_decoder
 from autotune.graph.reader.model_files import model_file
-from autotune.graph.reader.mosts import assumed
+from autotune.graph.reader.mosts import open_dimensions
 from autotune.graph.reader.onnx_reader import external_files, read_outline
 from autotune.graph.shape_inputs import inputs_bound_by_value
 from autotune.machine import available_bytes, read_text, usable_cpus
@@ -80,15 +79,14 @@ def open_sizes(outline: Outline, bound: Container[str] = ()) -> OpenSizes | None
 
     `bound`: inputs that have one value. Caches of a decoder grow with every call.
     """
-    longest = next(assumed(outline), {})
     if is_decoder(outline):
         return None
     names = dimension_names(outline)
     known = {name: own for name, own in names.items() if name not in bound}
     mosts = {
-        name: length_of(name, most).longest
-        for name, most in longest.items()
-        if isinstance(most, str) and any(name in own for own in known.values())
+        name: found.most
+        for name, found in open_dimensions(outline).items()
+        if any(name in own for own in known.values())
     }
     return OpenSizes(known, mosts, batches(outline)) if mosts else None
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import autotune
-from autotune.api.bindings import bind
+from autotune.api.bindings import Bound, bind
 from autotune.api.ranges import length_of
 from autotune.api.request import Source
 from autotune.errors import DynamicShape, UsageError
 from autotune.extent import Length
-from autotune.graph.reader.mosts import assumed
+from autotune.network.runtime.runtime import Model
 from tests.forking import Cli
+from tests.graph.onnx_models import model, node
 
 Extents = Sequence[int | str | None]
 
@@ -255,9 +256,8 @@ def test_a_table_of_positions_limits_a_length(tmp_path: Path) -> None:
     opset = helper.make_opsetid("", 17)
     path = tmp_path / "table.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
-    assert next(assumed(onnx.load(path))) == {"batch": "..8", "n": "..32"}
     (variant,) = bind(Source(path)).variants
-    assert variant.shapes == {"x": (8, 32, 4)}
+    assert variant.shapes == {"x": (8, 48, 4)}
 
 
 def test_quantisation_asks_for_one_size(tmp_path: Path) -> None:
@@ -267,3 +267,139 @@ def test_quantisation_asks_for_one_size(tmp_path: Path) -> None:
         autotune.quantise(path, data, tmp_path / "q.onnx")
     assert "'batch': SIZE" in caught.value.hint
     assert "'n': SIZE" in caught.value.hint
+
+
+# --- what a model needs is found ---
+
+
+def opened(folder: Path, proto: ModelProto, **options: Any) -> Bound:
+    path = folder / "m.onnx"
+    onnx.save(proto, path)
+    return bind(Source(path, **options))
+
+
+def integers(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def weights(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def masked() -> ModelProto:
+    """Two inputs that are added up, and whose dimensions have other names."""
+    nodes = [node("Add", "x mask", "sum"), node("MatMul", "sum w", "y")]
+    return model(nodes, {"x": ("b", "s1", 4), "mask": ("b2", "s2", 4)}, {"w": weights(4, 3)})
+
+
+def read_by_rows() -> ModelProto:
+    """The places of one batch are read in the other, as exporters write a mask."""
+    nodes = [
+        node("Shape", "x", "b", end=1),
+        node("Squeeze", "b", "end"),
+        node("Range", "zero end one", "rows"),
+        node("Gather", "mask rows", "read"),
+        node("Mul", "x read", "y"),
+    ]
+    numbers = {"zero": np.int64(0), "one": np.int64(1)}
+    return model(nodes, {"x": ("batch_1", "s", 4), "mask": ("batch_2", 1, 1)}, numbers)
+
+
+TIES: dict[str, tuple[Callable[[], ModelProto], dict[str, str]]] = {
+    "both of two": (masked, {"b2": "b", "s2": "s1"}),
+    "one that may be longer": (read_by_rows, {"batch_2": "batch_1"}),
+}
+
+
+@pytest.mark.parametrize("kind", TIES)
+def test_dimensions_that_have_to_be_equal_are_one(tmp_path: Path, kind: str) -> None:
+    made, ties = TIES[kind]
+    bound = opened(tmp_path, made())
+    (variant,) = bound.variants
+    assert {n: x.name for n, x in variant.lengths.items() if x.name != n} == ties
+    for name, other in ties.items():
+        assert any(text.startswith(f"{name} is taken to be {other}") for text in bound.notes)
+    told = list[str]()
+    done = autotune.compile(tmp_path / "m.onnx", threads=1, cache=False, note=told.append)
+    network = Model(done.artifact)
+    assert set(network.lengths) == set(variant.lengths) - set(ties)
+    inputs = {end.name: np.ones((3, *end.shape[1:]), np.float32) for end in network.input_info}
+    some = next(iter(inputs))
+    with pytest.raises(UsageError, match="disagree about"):
+        network.run(inputs | {some: inputs[some][:2]})
+
+
+def test_a_dimension_is_said_to_be_another(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(masked(), path)
+    dims: dict[str, Any] = {"s2": "s1", "b": [1, 2], "s1": 5}
+    found = bind(Source(path, dims={"b2": "b", **dims})).variants
+    assert [v.shapes["mask"] for v in found] == [(1, 5, 4), (2, 5, 4)]
+    assert all(v.shapes["mask"] == v.shapes["x"] for v in found)
+    (variant,) = bind(
+        Source(path, dims={"b2": "b", "b": "..4", "s1": "..96/32", "s2": "s1"})
+    ).variants
+    assert variant.lengths["s2"] == variant.lengths["s1"] == Length("s1", 3, 32)
+    assert bind(Source(path, dims={"b2": "b", "s2": "s1"})).variants[0].lengths["b2"].name == "b"
+    for wrong, told in (
+        ({"b2": "b3"}, "no dimension 'b3'"),
+        ({"b": "b2", "b2": "b"}, "each other"),
+    ):
+        with pytest.raises(UsageError, match=told) as caught:
+            bind(Source(path, dims=wrong))
+        assert caught.value.hint
+    words = ("--dim", "s2=s1", "--dim", "b2=b", "--dim", "b=..4,s1=8", "--threads", "1")
+    done = cli("compile", path, *words, "-o", tmp_path / "m.atn", cwd=tmp_path)
+    assert done.code == 0, done.err
+    ones = np.ones((3, 8, 4), np.float32)
+    assert autotune.load(tmp_path / "m.atn").run({"x": ones, "mask": ones})["y"].shape == (3, 8, 3)
+
+
+def recurrent() -> ModelProto:
+    constants = {"w": weights(1, 20, 6), "r": weights(1, 20, 5)}
+    return model(node("LSTM", "x w r", hidden_size=5), {"x": ("s", "batch", 6)}, constants)
+
+
+def line() -> ModelProto:
+    """Rows become one, of a height of 48 alone."""
+    nodes = [
+        node("Conv", "x w", "c", kernel_shape=[3, 3], strides=[4, 2], pads=[1, 1, 1, 1]),
+        node("Reshape", "c joined", "r"),
+        node("Add", "r b", "y"),
+    ]
+    constants = {"w": weights(4, 3, 3, 3), "joined": integers(0, 48, -1), "b": weights(1)}
+    return model(nodes, {"x": ("batch", 3, "h", "w")}, constants)
+
+
+def few() -> ModelProto:
+    """Of the first eight places."""
+    bounds = {"begin": integers(0), "end": integers(8), "axis": integers(1)}
+    return model(node("Slice", "x begin end axis"), {"x": ("batch", "s", 4)}, bounds)
+
+
+def words() -> ModelProto:
+    """Scores of many words are large."""
+    return model(
+        node("Expand", "x wide"), {"x": ("batch", "s", 1)}, {"wide": integers(1, 1, 150000)}
+    )
+
+
+NEEDS: dict[str, tuple[Callable[[], ModelProto], dict[str, tuple[int | str, ...]], str]] = {
+    "steps of a recurrent operator": (recurrent, {"x": (32, "batch", 6)}, "LSTM"),
+    "the height of a line": (line, {"x": ("batch", 3, 48, "w")}, "h has one size"),
+    "a few places at least": (few, {"x": ("batch", "s", 4)}, "s from 8 up to 512"),
+    "room": (words, {"x": (1, "s", 1)}, "batch 1"),
+}
+
+
+@pytest.mark.parametrize("kind", NEEDS)
+def test_what_cannot_be_of_any_size_has_one(tmp_path: Path, kind: str) -> None:
+    made, expected, told = NEEDS[kind]
+    bound = opened(tmp_path, made())
+    (network,) = bound.networks()
+    found = {p.name: p.extents or p.shape for p in network.inputs if p.name in expected}
+    as_text = {
+        n: tuple(e.name if isinstance(e, Length) else e for e in s) for n, s in found.items()
+    }
+    assert as_text == expected
+    assert any(told in text for text in bound.notes)

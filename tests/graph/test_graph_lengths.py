@@ -232,12 +232,16 @@ def test_what_does_not_follow_a_length_is_refused_by_its_node(tmp_path: Path) ->
     assert lifted(proto, {"x": (1, 3, Length("width", 20, 2))}, tmp_path).lengths
 
 
-def test_a_threshold_below_all_points_is_seen(tmp_path: Path) -> None:
-    """At 11 and 13 the first eight places are eight, at one there is one."""
+@pytest.mark.parametrize("most", [40, 13, 9])
+def test_lengths_begin_where_a_model_is_the_same(tmp_path: Path, most: int) -> None:
+    """At 11 and 13 the first eight places are eight; below eight there are fewer."""
     bounds = {"begin": integers(0), "end": integers(8), "axis": integers(1)}
-    proto = model(node("Slice", "x begin end axis"), {"x": (1, "s", 4)}, bounds)
-    with pytest.raises(NotLifted, match="does not follow sequence = 1: 1 there, and 8"):
-        lifted(proto, {"x": (1, Length("sequence", 40), 4)}, tmp_path)
+    nodes = [node("Slice", "x begin end axis", "y"), node("Softmax", "y", "z", axis=1)]
+    proto = model(nodes, {"x": ("b", "s", 4)}, bounds)
+    dims = {"x": (B, Length("sequence", most), 4)}
+    every = [{"batch": b, "sequence": s} for b, s in ((1, 8), (6, 9), (3, most))]
+    network = assert_lifted(proto, dims, every, tmp_path)
+    assert network.inputs[0].extents[:2] == (B, Length("sequence", most, least=8))
 
 
 def test_steps_of_a_recurrent_operator_are_nodes(tmp_path: Path) -> None:
@@ -278,19 +282,20 @@ def test_constants_over_a_length_are_divided(tmp_path: Path) -> None:
     assert_lifted(proto, {"x": (1, Length("sequence", 40))}, every, tmp_path)
 
 
-def test_a_rank_that_depends_on_a_length_is_refused(tmp_path: Path) -> None:
+def test_a_rank_that_depends_on_a_length_is_for_longer_ones(tmp_path: Path) -> None:
     """Squeeze without axes drops a batch of one."""
     proto = model(node("Squeeze", "x"), {"x": ("b", 1, 4)})
-    with pytest.raises(NotLifted, match="has another rank at batch = 1"):
-        lifted(proto, {"x": (B, 1, 4)}, tmp_path)
+    network = assert_lifted(proto, {"x": (B, 1, 4)}, [{"batch": 2}, {"batch": 6}], tmp_path)
+    assert network.inputs[0].extents[0] == Length("batch", 6, least=2)
 
 
-def test_places_that_are_mirrored_more_than_once_are_refused(tmp_path: Path) -> None:
-    """Where there are fewer of them than are asked for, as others never have."""
+def test_places_are_mirrored_once(tmp_path: Path) -> None:
+    """Where there are fewer of them than are asked for, they are mirrored again, as never else."""
     amounts = {"amounts": integers(0, 2, 0, 2)}
     proto = model(node("Pad", "x amounts", mode="reflect"), {"x": (1, "s")}, amounts)
-    with pytest.raises(NotLifted, match="mirrors places more than once at sequence = 1"):
-        lifted(proto, {"x": (1, Length("sequence", 40))}, tmp_path)
+    every = [{"sequence": n} for n in (3, 9, 40)]
+    network = assert_lifted(proto, {"x": (1, Length("sequence", 40))}, every, tmp_path)
+    assert network.inputs[0].extents[1] == Length("sequence", 40, least=3)
     steps = Length("sequence", 20, 4)
     every = [{"sequence": n} for n in (1, 2, 20)]
     assert_lifted(proto, {"x": (1, steps)}, every, tmp_path)

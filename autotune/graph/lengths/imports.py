@@ -1,14 +1,13 @@
-"""① A model at one number of each length after the other, and whether it is the same at one.
+"""① A model at one number of each length after the other, and the least at which it is the same.
 
-Primes tell an extent of min(n, 8) from none: it is 8 at all of them. At the least number that the
-model takes, it is not; so extents have to be there what they are elsewhere.
+Primes tell an extent of min(n, 8) from none: it is 8 at all of them. At the least number it has to
+be what it is elsewhere, so that number is 8.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Protocol
@@ -30,8 +29,6 @@ from autotune.graph.refusals import require_supported
 from autotune.graph.subgraph import undefined
 
 HINT = "give that dimension one size, or sizes in steps (a multiple of 2, 4, 8, …)"
-_MOST_LEAST = 10
-"""A model that takes none of these is compiled for the most alone."""
 _FEW = 64
 """Elements of a constant that may decide a shape."""
 
@@ -80,8 +77,9 @@ class LengthModel(Protocol):
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers. Raises ModelError."""
 
-    def least(self) -> tuple[Mapping[str, int], Graph]:
-        """The least numbers that the model takes, and as it was read there. Raises ModelError."""
+    def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
+        """The least numbers from which on the model is what `graphs` are at the points. Raises
+        ModelError."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,8 @@ class OpenModel:
     bound: BoundModel
     dims: Mapping[str, Extents]
     precision: str
+    read: dict[object, Graph | ModelError] = field(default_factory=dict, compare=False, repr=False)
+    """As it was read at some numbers, where that was asked for before."""
 
     @property
     def mosts(self) -> dict[str, int]:
@@ -110,22 +110,54 @@ class OpenModel:
         model = named(partial(self.bound.load, shapes))
         return model, named(partial(import_graph, model, self.bound.operators))
 
-    def least(self) -> tuple[Mapping[str, int], Graph]:
-        """The least numbers that the model takes, and as it was read there. Raises ModelError."""
-        ones = dict.fromkeys(self.mosts, 1)
-        with suppress(ModelError):
-            return ones, light(self._read(ones)[1])
-        numbers = {name: self._least(name) for name in self.mosts}
-        return numbers, light(self._read(numbers)[1])
+    def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
+        """The least numbers from which on the model is what `graphs` are at the points.
 
-    def _least(self, name: str) -> int:
+        One, but where there are other nodes at one, other extents, or no model at all. Raises
+        NotLifted, ModelError.
+        """
+        ones = dict.fromkeys(self.mosts, 1)
+        if self._uneven(points, graphs, ones) is None:
+            return ones
+        numbers = {name: self._least(name, points, graphs) for name in ones}
+        error = self._uneven(points, graphs, numbers)
+        if error is not None:
+            raise error
+        return numbers
+
+    def _least(self, name: str, points: Points, graphs: Sequence[Graph]) -> int:
         """The least number of one length, beside the most of the others."""
-        most: int = self.mosts[name]
-        for n in range(1, min(_MOST_LEAST, most) + 1):
-            with suppress(ModelError):
-                self._read(self.mosts | {name: n})
-                return n
-        return most
+        mosts = self.mosts
+        low, high = 0, min(points.at[1][name], mosts[name])
+        n = 1
+        while low + 1 < high:
+            is_even = self._uneven(points, graphs, mosts | {name: n}) is None
+            low, high = (low, n) if is_even else (n, high)
+            n = (low + high) // 2
+        return high
+
+    def _uneven(
+        self, points: Points, graphs: Sequence[Graph], numbers: Mapping[str, int]
+    ) -> ModelError | None:
+        """Why the model is another one at these numbers; None where it is not."""
+        try:
+            require_even(points, graphs, numbers, self._light_at(numbers))
+        except ModelError as error:
+            return error
+        return None
+
+    def _light_at(self, numbers: Mapping[str, int]) -> Graph:
+        """The model as it was read at these numbers, once. Raises ModelError."""
+        key = tuple(sorted(numbers.items()))
+        if key not in self.read:
+            try:
+                self.read[key] = light(self._read(numbers)[1])
+            except ModelError as error:
+                self.read[key] = error
+        found = self.read[key]
+        if isinstance(found, ModelError):
+            raise found
+        return found
 
 
 def require_even(

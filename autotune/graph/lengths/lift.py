@@ -26,7 +26,6 @@ from autotune.graph.lengths.imports import (
     LengthModel,
     NotLifted,
     OpenModel,
-    require_even,
 )
 from autotune.graph.lengths.layouts import Dims, LengthLayout, dims_of, layout_of
 from autotune.graph.lengths.merging import NotFollowed
@@ -69,27 +68,21 @@ def lifted_network(
 def lifted(model: LengthModel) -> Network:
     """The network of a model for all numbers up to its mosts. Raises as `lifted_network`."""
     first = model.imported(model.mosts)
-    least = model.least()
     reasons: list[ModelError] = []
     for near in (False, True):
         try:
-            return _at_points(model, points_of(model.mosts, near), first, least)
+            return _at_points(model, points_of(model.mosts, near), first)
         except ModelError as error:
             reasons.append(error)
     raise next((e for e in reasons if isinstance(e, NotLifted)), reasons[0])
 
 
-def _at_points(
-    model: LengthModel,
-    points: Points,
-    first: ImportedModel,
-    least: tuple[Mapping[str, int], Graph],
-) -> Network:
+def _at_points(model: LengthModel, points: Points, first: ImportedModel) -> Network:
     """The network of a model that is `first` at the most. Raises ModelError."""
     others = (model.imported(numbers) for numbers in points.at[1:])
     imports = [first, *(found.sharing(first) for found in others)]
-    require_even(points, [i.graph for i in imports], *least)
-    network = named(_Lifter(points, imports, model.dims, least[0]).network)
+    least = model.least(points, [i.graph for i in imports])
+    network = named(_Lifter(points, imports, model.dims, least).network)
     bound = model.bound
     network = replace(
         network,

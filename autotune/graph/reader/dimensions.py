@@ -33,7 +33,8 @@ _UNNAMED = ("", "?", "-1", "None")
 """What exporters write for a dimension without a name."""
 _NAMED_BATCH = re.compile(r"(\w*_)?n?batch(e?s|_?size|_?dim|_?axis|_\d+)?")
 _MADE_UP = re.compile(
-    r"n|b|bs|[_.]?(none|unk_*|unknown_*|dynamic|dyn|p2o\.dynamicdimension\.|dynamic_axes_|s|dim_?)\d*"
+    r"n|b|bs|[_.]?(none|unk_*|unknown_*|dynamic|dyn|(p2o\.)?dynamicdimension\.|dynamic_axes_|s|dim_?)"
+    r"\d*"
 )
 _MOST_TOLD = 5
 """Places of a dimension; a decoder has it in two inputs of each layer."""
@@ -83,6 +84,50 @@ def free_symbols(model: ModelProto, shapes: Shapes) -> dict[str, tuple[InputDime
         if name not in known and not _follows(name, found.keys() | known.keys())
     }
     return {name: places for name, places in free.items() if places}
+
+
+def tied(model: ModelProto, ties: Mapping[str, str]) -> ModelProto:
+    """`model`, in which each of some dimensions has the name of another: they are one extent.
+
+    Raises UsageError for a name that no open dimension of the inputs has, and for a circle.
+    """
+    if not ties:
+        return model
+    require_dimensions(model, (*ties, *ties.values()))
+    ends = ends_of(ties)
+    found = ModelProto()
+    found.CopyFrom(model)
+    for value in _inputs(found):
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not _is_fixed(dim):
+                name = _name(value, axis)
+                dim.dim_param = ends.get(name) or _renamed(name, ends)
+    return found
+
+
+def ends_of(ties: Mapping[str, str]) -> dict[str, str]:
+    """The name that each dimension has, where it is tied to one that is tied again."""
+    return {name: _end(name, ties) for name in ties}
+
+
+def _end(name: str, ties: Mapping[str, str]) -> str:
+    """The last of the names that a name is tied to."""
+    seen = [name]
+    while seen[-1] in ties:
+        seen.append(ties[seen[-1]])
+        if seen[-1] in seen[:-1]:
+            raise UsageError(
+                f"dimensions are said to be each other: {', '.join(seen)}",
+                f"give one of them a size: {arguments(dims={seen[-1]: SIZE})}",
+            )
+    return seen[-1]
+
+
+def _renamed(name: str, ends: Mapping[str, str]) -> str:
+    """An expression of names, with those that they are tied to."""
+    if not re.search(r"[-+*/]", name):
+        return name
+    return re.sub(r"[^\W\d]\w*", lambda found: ends.get(found[0], found[0]), name)
 
 
 def shapes_at(model: ModelProto, extents: Extents, shapes: Shapes | None = None) -> Shapes:
@@ -291,7 +336,12 @@ def batches(
     free = {n: p for n, p in free_symbols(model, shapes or {}).items() if n not in known}
     ranks = input_ranks(model)
     named = [name for name in free if _NAMED_BATCH.fullmatch(name.lower())]
-    firsts = {n: p for n, p in free.items() if n not in named and all(x.axis == 0 for x in p)}
+    has_named = {place.input for name in named for place in free[name]}
+    firsts = {
+        n: p
+        for n, p in free.items()
+        if n not in named and all(x.axis == 0 and x.input not in has_named for x in p)
+    }
     made_up = [name for name, places in firsts.items() if _is_made_up(name, places)]
     is_first = (
         bool(made_up)

@@ -1,115 +1,108 @@
 """① Mosts of open dimensions that nobody has said anything of (decision 0140).
 
-    for ranges in assumed(outline):         # the first that the model can be compiled for counts
-        ranges                              {"batch": "..8", "sequence": "..512"}
+    open_dimensions(outline)    {"batch": OpenDimension("batch", 8), …}
 
-A batch is up to 16, or 8 beside other dimensions, or 4 of images. A length is up to 512, or as many
-rows as a table of positions in the file has. Height and width are up to 640, in steps of as few as
-the model can have.
+A batch is up to 16, or 8 beside other dimensions, or 4 of images. A length is up to 512, or less
+where a table of counted positions has fewer rows. Height and width are up to
+640, those of volumes up to 64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, numpy_helper
 
 from autotune.graph.reader.dimensions import batches, free_symbols, input_names, input_ranks
 
+RECURRENT = ("LSTM", "GRU", "RNN", "Loop", "Scan")
+"""Operators whose steps are nodes."""
 BATCH, BATCH_OF_LENGTHS, BATCH_OF_IMAGES = 16, 8, 4
-LENGTH, IMAGE = 512, 640
-STEPS = (1, 2, 4, 8, 16, 32)
+LENGTH, IMAGE, VOLUME = 512, 640, 64
+STEPS = (2, 4, 8, 16, 32)
 """Of height and width: what halves them so often, and doubles them again, has such sizes."""
+_LONGEST_STEP = 4096
 _IMAGE_RANK = 4
-_COUNTED = ("CumSum",)
-"""Operators that count places of the input, as some tables of positions are read."""
+_READ = dict.fromkeys(
+    ("Expand", "Reshape", "Slice", "Tile", "Gather", "GatherElements", "GatherND"), 1
+)
+"""How many operands have elements that come into the result: others say which, or how many."""
+
+Kind: TypeAlias = Literal["batch", "length", "image"]
 
 
-def assumed(
-    model: ModelProto, mosts: Mapping[str, int] | None = None
-) -> Iterator[dict[str, int | str]]:
-    """What the open dimensions may be, the most general first; nothing where none is open.
+@dataclass(frozen=True, slots=True)
+class OpenDimension:
+    """What a dimension is, as far as names and ranks tell, and the most that it is assumed to be.
 
-    A dimension without a range has one extent. `mosts`: of some of them, in the place of those that
-    nobody has said; no length has more than a table of positions.
+    `image`: height or width.
     """
+
+    kind: Kind
+    most: int
+
+
+def open_dimensions(model: ModelProto) -> dict[str, OpenDimension]:
+    """The dimensions that the file leaves open."""
     free, ranks = free_symbols(model, {}), input_ranks(model)
     batch = batches(model)
-    images = [n for n, p in free.items() if n not in batch and ranks[p[0].input] == _IMAGE_RANK]
+    images = {
+        n: IMAGE if ranks[p[0].input] == _IMAGE_RANK else VOLUME
+        for n, p in free.items()
+        if n not in batch and ranks[p[0].input] >= _IMAGE_RANK
+    }
     lengths = [n for n in free if n not in batch and n not in images]
-    if not free or any(ranks[p[0].input] > _IMAGE_RANK for n, p in free.items() if n in lengths):
-        return
-    most = BATCH_OF_IMAGES if images else BATCH_OF_LENGTHS if lengths else BATCH
-    rows = table_rows(model) if lengths else None
-    own = dict.fromkeys(lengths, _power_of_two(min(LENGTH, rows or LENGTH)))
-    known = {**dict.fromkeys(batch, most), **own, **dict.fromkeys(images, IMAGE), **(mosts or {})}
-    if rows is not None:
-        known |= {name: min(known[name], rows) for name in lengths}
-    for several in dict.fromkeys((True, False) if batch and (images or lengths) else (True,)):
-        for step in STEPS if images else (1,):
-            steps = dict.fromkeys(images, step)
-            fixed: dict[str, int | str] = {} if several else dict.fromkeys(batch, 1)
-            yield {n: fixed.get(n) or _range(known[n], steps.get(n, 1)) for n in free}
+    n_samples = BATCH_OF_IMAGES if images else BATCH_OF_LENGTHS if lengths else BATCH
+    rows = _power_of_two(min(LENGTH, table_rows(model) or LENGTH))
+    known = {n: OpenDimension("batch", n_samples) for n in batch}
+    known |= {n: OpenDimension("image", most) for n, most in images.items()}
+    return {n: known.get(n, OpenDimension("length", rows)) for n in free}
 
 
-def _range(most: int, step: int) -> str:
-    """All sizes up to a most, or the next one that steps reach."""
-    return f"..{-(-most // step) * step}/{step}" if step > 1 else f"..{most}"
+def strides(model: ModelProto) -> list[int]:
+    """Numbers of places that windows go at once, one window after the other: 5, 10, 20, …"""
+    found = [1]
+    for step in (max(s) for s in _strides(model)):
+        found.append(min(found[-1] * step, _LONGEST_STEP))
+    return list(dict.fromkeys(n for n in found if 1 < n < _LONGEST_STEP))
+
+
+def is_line(model: ModelProto) -> bool:
+    """Whether windows go more rows than columns at once, as over a line of text."""
+    return any(len(s) == 2 and s[0] > s[1] for s in _strides(model))
+
+
+def _strides(model: ModelProto) -> Iterator[tuple[int, ...]]:
+    """Of windows, and of frames where those are known."""
+    known = {t.name: t for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            known.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+        if node.op_type == "STFT" and node.input[1] in known:
+            yield (int(numpy_helper.to_array(known[node.input[1]]).reshape(-1)[0]),)
+        yield from (tuple(a.ints) for a in node.attribute if a.name == "strides" and a.ints)
 
 
 def table_rows(model: ModelProto) -> int | None:
-    """The least rows of a constant that are read by a place, not by what an input holds.
+    """The least rows of a constant of which those are read that are places, counted in the input.
 
-    A Gather of such an index, a Slice up to it, and a Gather of places that are counted: those have
-    some rows more, for the first place is not zero. None without such a table.
+    They are some more than there are places, for the first is not zero. None without such a table;
+    one that is read at places that sizes alone tell shows where the model is read.
     """
     shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    held, counted, sized = set(input_names(model)), set[str](), set[str]()
+    held, counted = set(input_names(model)), set[str]()
     rows: list[int] = []
     for node in model.graph.node:
-        if node.op_type == "Constant":
-            shapes.update(
-                (node.output[0], tuple(a.t.dims)) for a in node.attribute if a.HasField("t")
-            )
-            continue
-        if node.op_type in ("Shape", "Size"):
-            sized.update(node.output)
-            continue
-        rows += _rows_read(node, model, shapes, {*(sized - held), *counted})
-        if held.intersection(node.input):
+        if node.op_type == "Gather" and node.input[1] in counted:
+            rows += shapes.get(node.input[0], ())[:1]
+        read = set(node.input[: _READ.get(node.op_type)])
+        if held.intersection(read) and node.op_type not in ("Shape", "Size"):
             held.update(node.output)
-        if sized.intersection(node.input):
-            sized.update(node.output)
-        if node.op_type in _COUNTED or counted.intersection(node.input):
+        if counted.intersection(read) or (node.op_type == "CumSum" and held.intersection(read)):
             counted.update(node.output)
     return min(rows, default=None)
-
-
-def _rows_read(
-    node: NodeProto,
-    model: ModelProto,
-    shapes: Mapping[str, tuple[int, ...]],
-    places: Container[str],
-) -> Iterator[int]:
-    """Rows of a constant of which `node` reads those at some of the `places`."""
-    shape = shapes.get(node.input[0], ()) if node.input else ()
-    if node.op_type == "Gather" and len(shape) > 1 and node.input[1] in places:
-        yield shape[0]
-    if node.op_type == "Slice" and shape and len(node.input) > 2 and node.input[2] in places:
-        axes = _integers(model, node.input[3]) if len(node.input) > 3 else range(len(shape))
-        yield from (shape[a] for a in axes if shape[a] > 1)
-
-
-def _integers(model: ModelProto, name: str) -> list[int]:
-    """The values of a constant, none where the outline has no data of it."""
-    found = [t for t in model.graph.initializer if t.name == name]
-    found += [
-        a.t for n in model.graph.node if name in n.output for a in n.attribute if a.name == "value"
-    ]
-    try:
-        return [int(n) for t in found for n in numpy_helper.to_array(t).reshape(-1)]
-    except (ValueError, TypeError):
-        return []
 
 
 def _power_of_two(most: int) -> int:
