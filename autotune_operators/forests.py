@@ -31,8 +31,10 @@ _LEAF = "LEAF"
 _EXCHANGED = ("BRANCH_GT", "BRANCH_GTE", "BRANCH_EQ", "BRANCH_MEMBER")
 """Modes whose first branch is the one of rows that fail."""
 _OF_SETS = ("BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
-_LEAST_BUCKET = 16
+_LEAST_TABLE = 64
 """Words that are worth a table of their own."""
+_STEP = 4
+"""Tests that a loop over tests takes at once."""
 
 
 class Members(NamedTuple):
@@ -250,21 +252,25 @@ def _only_target(forest: Forest, leaves: Sequence[int]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
+def _rounded(n_tests: int) -> int:
+    return -(-n_tests // _STEP) * _STEP if n_tests > _STEP else max(n_tests, 1)
+
+
 def _tests(
     groups: Sequence[Sequence[Sequence[_Test]]], n_words: int, bits: Any
 ) -> list[tuple[Array, Array, Array]]:
     """Tests of the words of each group, which begin with those of most tests.
 
-    Words of half as many tests, or fewer, are in a table of their own: no test of a word that has
-    fewer than another one fails.
+    Words of fewer tests than seven eighths are in a table of their own. What is missing in one is
+    a test that rules nothing out.
     """
     sizes = [
-        max(1, *(len(group[v]) if v < len(group) else 0 for group in groups))
+        _rounded(max(len(group[v]) if v < len(group) else 0 for group in groups))
         for v in range(n_words)
     ]
     cuts = [0]
     for v, size in enumerate(sizes):
-        if 2 * size <= sizes[cuts[-1]] and v - cuts[-1] >= _LEAST_BUCKET <= n_words - v:
+        if 8 * size <= 7 * sizes[cuts[-1]] and v - cuts[-1] >= _LEAST_TABLE <= n_words - v:
             cuts.append(v)
     found = []
     for begin, end in zip(cuts, [*cuts[1:], n_words], strict=True):

@@ -75,8 +75,8 @@ trees (float[64,256] x) => (float[64,1] y) {
   b = Relu (a)
   c = MatMul (b, w2)
   f = Relu (c)
-  y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1, nodes_treeids = [0,0,0,0,0],
-    nodes_nodeids = [0,1,2,3,4], nodes_featureids = [0,1,0,0,0],
+  y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1, post_transform = "LOGISTIC",
+    nodes_treeids = [0,0,0,0,0], nodes_nodeids = [0,1,2,3,4], nodes_featureids = [0,1,0,0,0],
     nodes_values = [0.1,0.2,0.0,0.0,0.0], nodes_truenodeids = [1,3,0,0,0],
     nodes_modes = ["BRANCH_LEQ","BRANCH_LEQ","LEAF","LEAF","LEAF"],
     nodes_falsenodeids = [2,4,0,0,0], target_treeids = [0,0,0], target_nodeids = [2,3,4],

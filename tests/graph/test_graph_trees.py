@@ -70,12 +70,12 @@ def test_targets_of_their_own_trees_and_of_all(
 def test_trees_of_many_sizes_have_tables_of_their_own(
     rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    trees = forests.forest(rng, [31] * 20 + [4] * 60 + [1])
+    trees = forests.forest(rng, [31] * 70 + [4] * 90 + [1])
     network = assert_equal(
         forests.ensemble("TreeEnsembleRegressor", trees, 8), forests.features(rng, 8), tmp_path
     )
     tables = [a.shape for call in network.calls for a in call.constants.values()]
-    assert {(20, 30), (61, 3)} <= {shape[-2:] for shape in tables}
+    assert {(70, 32), (91, 3)} <= {shape[-2:] for shape in tables}
 
 
 def test_scores_are_transformed_by_probit(rng: np.random.Generator, tmp_path: Path) -> None:
