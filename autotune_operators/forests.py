@@ -33,6 +33,8 @@ _EXCHANGED = ("BRANCH_GT", "BRANCH_GTE", "BRANCH_EQ", "BRANCH_MEMBER")
 _OF_SETS = ("BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 _LEAST_TABLE = 64
 """Words that are worth a table of their own."""
+_MOST_OF_HALF = 1 << 15
+"""What half of the narrowest number of a node holds."""
 _STEP = 4
 """Tests that a loop over tests takes at once."""
 
@@ -65,6 +67,20 @@ class Forest:
         return tuple(sorted({t for w in self.weights.values() for t in w}))
 
 
+class Walk(NamedTuple):
+    """Nodes [m, 2]: the step to the first branch in the upper half, which the second one follows,
+    and column in the lower half; threshold. Leaves stay.
+
+    `values` [m, k]. `roots` [g, t, 1]: of trees of about one depth, of which `depths` tells the
+    steps.
+    """
+
+    nodes: Array
+    values: Array
+    roots: list[Array]
+    depths: tuple[int, ...]
+
+
 class Tables(NamedTuple):
     """Words [g, v] of all trees; `n`: tests of one, `k`: targets of a group.
 
@@ -79,6 +95,7 @@ class Tables(NamedTuple):
     values: Array
     several: bool
     targets: tuple[int, ...]
+    walk: Walk
 
 
 class Malformed(ValueError):
@@ -205,7 +222,7 @@ def tables_of(
     writer = _Writer(forest, dtype, n_features)
     trees = [writer.tree(root) for root in forest.roots]
     targets = forest.targets or (0,)
-    groups = _groups(forest, targets, trees)
+    groups, owners = _groups(forest, targets, trees)
     own = [(t,) for t in targets] if len(groups) > 1 else [targets]
     n_words = max(1, *map(len, groups), 0)
     values = np.full((len(groups), n_words, len(own[0]), WORD_BITS), absent, dtype)
@@ -224,13 +241,16 @@ def tables_of(
         values,
         any(len(words) > 1 for _, words in trees),
         targets,
+        walk_of(writer, owners, own, absent),
     ), [*writer.members]
 
 
 def _groups(
     forest: Forest, targets: Sequence[int], trees: Sequence[tuple[list[int], list[list[_Test]]]]
-) -> list[_Words]:
+) -> tuple[list[_Words], list[int]]:
     """The words of all trees, or for each target those of its trees; most tests come first.
+
+    And the group of each tree.
 
     Each target has a group where it has trees of its own, about as many as the others.
     """
@@ -243,7 +263,65 @@ def _groups(
     most = max(map(len, groups.values()))
     is_split = None not in groups and 2 * most * len(targets) <= 3 * len(every)
     found = [groups[t] for t in targets] if is_split else [every]
-    return [sorted(group, key=lambda word: -len(word[1])) for group in found]
+    places = [targets.index(t) if is_split and t is not None else 0 for t in owners]
+    return [sorted(group, key=lambda word: -len(word[1])) for group in found], places
+
+
+def walk_of(
+    writer: _Writer, owners: Sequence[int], own: Sequence[tuple[int, ...]], absent: float
+) -> Walk:
+    """The walks of all trees, whose groups are `owners`; `own`: targets of a group."""
+    nodes: list[tuple[int, int, int]] = []
+    weights: list[int] = []
+    found = [_walk(writer, root, nodes, weights) for root in writer.forest.roots]
+    nodes.append((0, 0, writer.high))
+    values = np.full((len(nodes), len(own[0])), absent, writer.kind)
+    place = {t: k for targets in own for k, t in enumerate(targets)}
+    for n, leaf in enumerate(weights):
+        for target, weight in writer.forest.weights.get(leaf, {}).items():
+            values[n, place[target]] = weight
+    groups: list[list[tuple[int, int]]] = [[] for _ in own]
+    for owner, walk in zip(owners, found, strict=True):
+        groups[owner].append(walk)
+    ordered = [sorted(group, key=lambda walk: -walk[1]) for group in groups]
+    n_trees = max(1, *map(len, ordered), 0)
+    depths = [max(g[t][1] if t < len(g) else 0 for g in ordered) for t in range(n_trees)]
+    roots = np.full((len(own), n_trees, 1), len(nodes) - 1, np.int32)
+    for g, group in enumerate(ordered):
+        roots[g, : len(group), 0] = [root for root, _ in group]
+    cuts = [0]
+    for t, depth in enumerate(depths):
+        deepest = depths[cuts[-1]]
+        if 4 * depth <= 3 * deepest and t - cuts[-1] >= _LEAST_TABLE <= n_trees - t:
+            cuts.append(t)
+    ends = [*cuts[1:], n_trees]
+    parts = [roots[:, begin:end] for begin, end in zip(cuts, ends, strict=True)]
+    step, column, threshold = np.array(nodes, np.int64).T
+    fits = max(int(step.max()), int(column.max())) < _MOST_OF_HALF
+    bits, half = (writer.bits, 4 * writer.bits.itemsize) if fits else (np.dtype("i8"), 32)
+    table = np.stack([(step << half) + column, threshold], 1).astype(bits)
+    return Walk(table, values, parts, tuple(depths[begin] for begin in cuts))
+
+
+def _walk(
+    writer: _Writer, root: int, nodes: list[tuple[int, int, int]], weights: list[int]
+) -> tuple[int, int]:
+    """Append the nodes of a tree level by level: its root, and steps to its deepest leaf."""
+    begin, depth, level = len(nodes), 0, [root]
+    free = begin + 1
+    while level:
+        below: list[int] = []
+        for n in level:
+            weights.append(n)
+            if writer.forest.mode[n] == _LEAF:
+                nodes.append((0, 0, writer.high))
+                continue
+            feature, absent, threshold, first, second = writer.test(n)
+            nodes.append((free - len(nodes), writer.column(feature, absent, 0), threshold))
+            free += 2
+            below += [first, second]
+        depth, level = depth + bool(below), below
+    return begin, depth
 
 
 def _only_target(forest: Forest, leaves: Sequence[int]) -> int | None:

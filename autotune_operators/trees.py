@@ -191,28 +191,24 @@ def _reduced(rw: Rewriter, x: _Features, tables: Tables, op: str) -> str:
     bits = str(tables.absent.dtype)
     shape = (len(tables.feature), n_rows)
     keys = rw("TreeKeys", x.x, *columns, shape=shape, dtype=bits)
-    words = []
-    for tests in tables.tests:
-        shape = (*tests[0].shape[:2], n_rows)
-        arrays = [rw.array(a) for a in tests]
-        words.append(rw("TreeWords", keys, *arrays, shape=shape, dtype="int32"))
-    word = words[0] if len(words) == 1 else rw("Concat", *words, axis=1)
     g, _, k, _ = tables.values.shape
     by_row = k >= _LEAST_BY_ROW
     values = tables.values.transpose(0, 1, 3, 2) if by_row else tables.values
-    found = rw(
-        "TreeLeaves",
-        word,
-        rw.array(np.ascontiguousarray(values)),
-        shape=(g, n_rows, k) if by_row else (g, k, n_rows),
+    walk = tables.walk
+    arrays = [np.ascontiguousarray(values), walk.values, walk.nodes]
+    arrays += [a for tests in tables.tests for a in tests] + walk.roots
+    return rw(
+        "Trees",
+        keys,
+        *map(rw.array, arrays),
+        shape=(n_rows, g * k),
         dtype=x.dtype,
         reduction=op,
         by_row=int(by_row),
         several=int(tables.several),
+        n_tables=len(tables.tests),
+        depths=walk.depths,
     )
-    if by_row:  # targets are of one group
-        return rw.reshaped(found, n_rows, k)
-    return rw("Transpose", rw.reshaped(found, g * k, n_rows), perm=(1, 0))
 
 
 def _membership(rw: Rewriter, x: _Features, members: Sequence[Members]) -> str:

@@ -36,6 +36,38 @@ def test_a_random_forest_is_what_onnxruntime_makes_of_it(seed: int, tmp_path: Pa
     assert_equal(proto, x, tmp_path)
 
 
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("seed", range(1000, 1100))
+def test_the_walk_from_node_to_node_is_the_same(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.graph.operators.trees._is_walked", lambda *of: True)
+    proto, x = forests.random_forest(np.random.default_rng(seed))
+    network = assert_equal(proto, x, tmp_path)
+    assert not any("TreeWords" in call.label for call in network.calls)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_leaves", "walks"), [(1, 6, False), (1, 300, True), (64, 60, False)]
+)
+def test_few_rows_walk_through_large_trees(
+    n_rows: int, n_leaves: int, walks: bool, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    proto = forests.ensemble("TreeEnsembleRegressor", forests.forest(rng, [n_leaves] * 9), n_rows)
+    network = assert_equal(proto, forests.features(rng, n_rows), tmp_path)
+    assert any("TreeSteps" in call.label for call in network.calls) is walks
+
+
+def test_trees_of_many_nodes_have_wide_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr("autotune_operators.forests._MOST_OF_HALF", 4)
+    proto = forests.ensemble("TreeEnsembleRegressor", forests.forest(rng, [300] * 9), 1)
+    network = assert_equal(proto, forests.features(rng, 1), tmp_path)
+    assert np.dtype(np.int64) in {a.dtype for c in network.calls for a in c.constants.values()}
+
+
 @pytest.mark.parametrize("mode", forests.MODES[:6])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_mode_on_its_thresholds(
