@@ -5,10 +5,11 @@
     LinearRegressor(x)           ->  post_transform(x·coefficientsᵀ + intercepts)
     LinearClassifier(x)          ->  classlabels[argmax s], post_transform(s); s as above
     SVMRegressor(x)              ->  kernel(x, support vectors)·coefficients + rho
+    SVMClassifier(x)             ->  classlabels[argmax of votes], scores of all pairs of classes
     ArrayFeatureExtractor(x, i)  ->  Gather(x, i) of the last axis
 
-All but a Scaler of float64 is computed in float32, as ONNX Runtime does. Strings,
-trees and classes by support vectors have no composition here. Meanings: https://onnx.ai/onnx/operators/index.html#ai-onnx-ml
+All but a Scaler of float64 is computed in float32, as ONNX Runtime does. Strings and
+probabilities of support vectors have no composition here. Meanings: https://onnx.ai/onnx/operators/index.html#ai-onnx-ml
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array
 from autotune.graph.rewriter import Rewrite, Rewriter
+from autotune_operators.labels import classes_of
 
 _POST_TRANSFORMS = {"NONE": "Identity", "SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}
 
@@ -195,6 +197,39 @@ def _support_vectors(rw: Rewriter) -> None:
     rw.result("Add", rw("MatMul", x, rw.array(weights)), rw.array(_floats(rw, "rho", 1)))
 
 
+def _voting(rw: Rewriter) -> None:
+    """x[n, k] -> int64[n], float32[n, pairs of classes i < j]; of two classes float32[n, 2].
+
+    A score above 0 is a vote for i, else for j; the first class of most votes is the label.
+    """
+    labels = classes_of(rw, "classlabels_ints")
+    sizes = [int(n) for n in rw.attr("vectors_per_class", ())]
+    n, n_features = labels.size, _n_features(rw)
+    if rw.attr("prob_a", ()) or rw.attr("post_transform", "NONE") != "NONE":
+        raise rw.refuse("probabilities, or a post_transform")
+    if n < 2 or len(sizes) != n or not sum(sizes):
+        raise rw.refuse(f"{n} classes with support vectors of {len(sizes)}")
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    kernel = _kernel(rw, _number(rw), _floats(rw, "support_vectors", sum(sizes), n_features))
+    given = _floats(rw, "coefficients", n - 1, sum(sizes))
+    ends = np.cumsum(sizes)
+    weights = np.zeros((sum(sizes), len(pairs)), np.float32)
+    for p, (i, j) in enumerate(pairs):
+        for own, other in ((i, j - 1), (j, i)):
+            rows = slice(ends[own] - sizes[own], ends[own])
+            weights[rows, p] = given[other, rows]
+    product = rw("MatMul", kernel, rw.array(weights))
+    scores = rw("Add", product, rw.array(_floats(rw, "rho", len(pairs))))
+    if rw.wants(0):
+        wins = rw.cast(rw("Greater", scores, rw.scalar(0.0)), "float32")
+        first, second = (np.eye(n, dtype=np.float32)[[pair[k] for pair in pairs]] for k in (0, 1))
+        votes = rw("MatMul", wins, rw.array(first - second))
+        votes = rw("Add", votes, rw.array(second.sum(0)))
+        labels.emit(rw, rw("ArgMax", votes, axis=1, keepdims=0))
+    if rw.wants(1):
+        rw.bind(1, rw("Concat", rw("Neg", scores), scores, axis=1) if n == 2 else scores)
+
+
 def _kernel(rw: Rewriter, x: str, vectors: Array) -> str:
     """x[n, k] and vectors [s, k] -> [n, s]; the parameters are gamma, coef0 and degree."""
     kind = rw.attr("kernel_type", "LINEAR")
@@ -225,4 +260,5 @@ COMPOSITIONS: dict[str, Rewrite] = {
     "ai.onnx.ml.LinearRegressor": _regressor,
     "ai.onnx.ml.LinearClassifier": _classifier,
     "ai.onnx.ml.SVMRegressor": _support_vectors,
+    "ai.onnx.ml.SVMClassifier": _voting,
 }

@@ -73,6 +73,25 @@ def test_results_are_those_of_onnxruntime(
     assert error_against_onnxruntime(save(proto, tmp_path), proto) < 1e-6
 
 
+@pytest.mark.parametrize("sizes", [[3, 2], [2, 1, 3]])
+@pytest.mark.parametrize("kernel", ["LINEAR", "RBF"])
+def test_classes_by_votes_of_support_vectors(
+    sizes: list[int], kernel: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    n, total = len(sizes), sum(sizes)
+    attrs: dict[str, Any] = {
+        "coefficients": [float(c) for c in rng.normal(size=(n - 1) * total)],
+        "support_vectors": [float(v) for v in rng.normal(size=3 * total)],
+        "rho": [float(r) for r in rng.normal(size=n * (n - 1) // 2)],
+        "vectors_per_class": sizes,
+        "kernel_params": [0.1, 0.3, 3.0],
+        "classlabels_ints": [5, -2, 9][:n],
+        "kernel_type": kernel,
+    }
+    proto = ml_model("SVMClassifier", attrs, {"x": (19, 3)}, "label y", label="int64")
+    assert error_against_onnxruntime(save(proto, tmp_path), proto) < 1e-5
+
+
 @pytest.mark.parametrize("kernel", ["LINEAR", "RBF", "POLY", "SIGMOID"])
 def test_support_vectors_of_every_kernel(kernel: str, tmp_path: Path) -> None:
     proto = ml_model("SVMRegressor", {**VECTORS, "kernel_type": kernel}, {"x": (9, 3)})
