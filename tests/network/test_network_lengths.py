@@ -201,6 +201,23 @@ def test_other_shapes_are_refused_in_a_line(
     assert failure.value.hint
 
 
+def test_arrays_in_order_are_looked_at_as_those_by_name(
+    model: Model, network: Network, rng: np.random.Generator
+) -> None:
+    inputs = drawn(rng, 2, 3)
+    x, z = inputs.values()
+    for _ in range(2):  # of a size that is new, and known
+        require_close(model.run([x, z]), expected(network, inputs))
+        with pytest.raises(UsageError, match="1 arrays are given, expected 2"):
+            model(x)
+        with pytest.raises(UsageError, match="3 arrays are given, expected 2"):
+            model.run((x, z, x))
+        with pytest.raises(UsageError, match="'x' has shape"):
+            model(z, x)
+        with pytest.raises(UsageError, match="'x' is a list"):
+            model(x.tolist(), z)
+
+
 def test_sizes_between_those_of_a_grid_are_refused(rng: np.random.Generator) -> None:
     model = Model(sized_artifact((1, Length("width", 5, 8, -3))))
     assert model.run(drawn(rng, 1, 21))["y"].shape == (1, 21, OUT)

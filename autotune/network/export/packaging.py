@@ -226,8 +226,12 @@ A call divides its work among {threads} threads of a team that all libraries of 
 `options.threads` says another number. Any number of threads may call a model at once: give
 `options.callers` as many places as there are calls at once, others wait. The same inputs give the
 same bits on any number of threads. A process may fork; the child can call the model as well.
-"""
+{lengths}"""
 )
+_LENGTHS = """
+Lengths: {text}. Inputs that have some tell theirs in NAME_shape; {name}_shapes gives the shapes of
+the results.
+"""
 
 
 _README_OF_STATE = (
@@ -283,8 +287,14 @@ def companions(interface: LibraryInterface, is_separate: bool) -> dict[str, str]
             **known, tensors=table_of(interface), threads=threads, weights=weights
         )
         return {**found, "README.md": readme}
+    text = interface.lengths_text
     readme = _README.format(
-        **known, tensors=table_of(interface), feed=feed, threads=threads, weights=weights
+        **known,
+        tensors=table_of(interface),
+        feed=feed,
+        threads=threads,
+        weights=weights,
+        lengths=_LENGTHS.format(text=text, name=name) if text else "",
     )
     languages = {"example.rs": _rust(interface), "example.mjs": _node(interface)}
     return {**found, **languages, "README.md": readme}

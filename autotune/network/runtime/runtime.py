@@ -170,7 +170,6 @@ class Model:
         """
         model: Model = self
         if self._sizes is not None:
-            inputs = self._named(inputs)
             model = self._sizes.of(inputs)
         elif self._choice is not None:
             inputs = self._named(inputs)

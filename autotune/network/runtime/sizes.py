@@ -21,7 +21,7 @@ from autotune.codegen.memory import Recycled
 from autotune.dtypes import dtype_bytes
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.numbers import variant_of
-from autotune.network.runtime.arguments import as_array, require_names
+from autotune.network.runtime.arguments import Inputs, as_array, in_order, require_names
 from autotune.strides import dense
 
 Array = NDArray[Any]
@@ -54,15 +54,20 @@ class ModelSizes(Generic[M]):
         self._names = tuple(end.name for end in self._ports)
         self._known: dict[object, M] = {}
 
-    def of(self, inputs: Mapping[str, Any]) -> M:
+    def of(self, inputs: Inputs) -> M:
         """The model of one size for these inputs. Raises UsageError where there is none."""
         try:
-            found = self._known.get(tuple([inputs[name].shape for name in self._names]))
+            if type(inputs) is dict:
+                arrays: Any = map(inputs.__getitem__, self._names)
+            else:
+                arrays = inputs if type(inputs) in (list, tuple) else ()
+            found = self._known.get(tuple([array.shape for array in arrays]))
         except (KeyError, AttributeError, TypeError):
             found = None
         return self._made(inputs) if found is None else found
 
-    def _made(self, inputs: Mapping[str, Any]) -> M:
+    def _made(self, given: Inputs) -> M:
+        inputs = given if isinstance(given, Mapping) else in_order(self._ports, given)
         require_names(self._ports, inputs)
         shapes = {name: _shape(name, inputs[name]) for name in self._names}
         number, numbers = variant_of(self._sides, shapes)
