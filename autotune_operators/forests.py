@@ -27,6 +27,8 @@ Array = NDArray[Any]
 WORD_BITS = 32
 MOST_LEAVES = 1 << 22
 """Leaves of all trees; more would be tables of gigabytes."""
+_MOST_SHARED = 4
+"""Times that a node may occur on average: branches may be shared, which multiplies leaves."""
 _LEAF = "LEAF"
 _EXCHANGED = ("BRANCH_GT", "BRANCH_GTE", "BRANCH_EQ", "BRANCH_MEMBER")
 """Modes whose first branch is the one of rows that fail."""
@@ -117,6 +119,7 @@ class _Writer:
         self.columns: dict[tuple[int, int, int], int] = {}
         self.members: dict[Members, int] = {}
         self.n_leaves = 0
+        self.most_leaves = min(MOST_LEAVES, _MOST_SHARED * len(forest.mode) + WORD_BITS)
 
     def column(self, feature: int, absent: int, flip: int) -> int:
         return self.columns.setdefault((feature, absent, flip), len(self.columns))
@@ -156,7 +159,7 @@ class _Writer:
                 if self.forest.mode[n] == _LEAF:
                     leaves.append(n)
                     self.n_leaves += 1
-                    if self.n_leaves > MOST_LEAVES or len(todo) > len(self.forest.mode):
+                    if self.n_leaves > self.most_leaves:
                         raise Malformed("nodes that are no trees, or too many leaves")
                     continue
                 *test, first, second = self.test(n)

@@ -24,6 +24,7 @@ from autotune_operators.transforms import post_transform
 _MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+_MOST_TARGETS = 1 << 16
 _LEAST_BY_ROW = 8
 """Targets of a leaf from which on they are lanes, instead of rows."""
 
@@ -163,6 +164,8 @@ def _features(rw: Rewriter) -> _Features:
 
 def _sums(rw: Rewriter, x: _Features, forest: Forest, op: str, n_targets: int) -> str:
     """The leaves of a forest, reduced over trees: [b, n_targets]."""
+    if not 0 < n_targets <= _MOST_TARGETS:
+        raise rw.refuse(f"{n_targets} targets")
     if any(not 0 <= t < n_targets for t in forest.targets):
         raise rw.refuse(f"a target that is none of {n_targets}")
     absent = {"sum": 0.0, "min": np.inf, "max": -np.inf}[op]

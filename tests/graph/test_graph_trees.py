@@ -195,6 +195,20 @@ def _of_lightgbm(booster: lightgbm.Booster) -> forests.Trees:
     return trees
 
 
+def test_branches_that_are_shared_are_no_more_than_a_few(tmp_path: Path) -> None:
+    trees = forests.forest(np.random.default_rng(0), [2], modes=("LEQ",))
+    n = 60  # each node but the last has the next one as both branches: 2^59 leaves
+    for name, values in {"tree": [0] * n, "node": [*range(n)], "feature": [0] * n}.items():
+        trees.rows[name] = values
+    trees.rows["mode"] = ["BRANCH_LEQ"] * (n - 1) + ["LEAF"]
+    trees.rows["value"], trees.rows["missing"] = [0.0] * n, [0] * n
+    trees.rows["true"] = trees.rows["false"] = [*range(1, n), 0]
+    trees.weights = [(0, n - 1, 0, 1.0)]
+    path = save(forests.ensemble("TreeEnsembleRegressor", trees, 4), tmp_path)
+    with pytest.raises(UnsupportedOperator, match="no trees, or too many leaves"):
+        build_network(path)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -202,6 +216,8 @@ def _of_lightgbm(booster: lightgbm.Booster) -> forests.Trees:
         ({"nodes_truenodeids": [7, 0, 0]}, "no node 7 in tree 0"),
         ({"nodes_truenodeids": [0, 0, 0]}, "no trees"),
         ({"nodes_values": [1.0, 0.0]}, "attributes of 2 and 3 nodes"),
+        ({"n_targets": 1 << 40}, "1099511627776 targets"),
+        ({"target_ids": [0, 5]}, "a target that is none of 1"),
         ({"aggregate_function": "MEDIAN"}, "aggregate_function MEDIAN"),
         ({"post_transform": "SOFTMAX"}, "post_transform of one target"),
         ({"base_values": [1.0, 2.0]}, "2 base values for 1 target"),
