@@ -14,6 +14,7 @@ from onnx import numpy_helper
 import autotune
 from autotune.graph.state import NO_ROWS, assumed_axes, rows_axes
 from autotune.network.artifact.artifact import Artifact
+from autotune.network.artifact.steps import parts_of
 from autotune.network.runtime.loading import load, model_of
 from tests.random_decoders import Decoder, different
 
@@ -125,3 +126,16 @@ def test_prompts_that_do_not_divide_are_computed_as_a_whole(kind: str, tmp_path:
         for one, right in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, right, atol=1e-4)
         ours, theirs = (dict(zip(caches, made[1:], strict=True)) for made in (found, expected))
+
+
+def test_a_prompt_is_one_call_and_a_longer_one_several() -> None:
+    """A rest of one place is a decode step."""
+    prefill, token = range(2, 513), range(1, 2)
+    assert parts_of(300, [token, prefill]) == [300]
+    assert parts_of(1024, [token, prefill]) == [512, 512]
+    assert parts_of(1025, [prefill, token]) == [512, 512, 1]
+    assert parts_of(1, [prefill, token]) == [1]
+    assert parts_of(17, [prefill, token], most=9) == [9, 8]
+    chunks = [range(n, n + 1) for n in (1, 128, 8, 32)]  # where a prefill follows no length
+    assert parts_of(300, chunks) == [128, 128, 32, 8, 1, 1, 1, 1]
+    assert parts_of(5, [range(3, 4)]) == [3]  # and a rest that nothing is for
