@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 
 from autotune.api.open_sizes import (
     LOWER,
@@ -87,20 +88,24 @@ def opened(model: BoundModel, outline: Outline, precision: str) -> Opening:
 
 
 def lengths_of(
-    model: BoundModel, outline: Outline, mosts: Mapping[str, int]
+    model: BoundModel,
+    outline: Outline,
+    mosts: Mapping[str, int],
+    held: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterator[dict[str, int | str]]:
     """What dimensions may be that are of any size, or a batch of one; the most general first.
 
-    `mosts`: of some of them, in the place of those that are assumed. Raises NotOpened,
-    UnsupportedOperator.
+    `mosts`: of some of them, in the place of those that are assumed. `held`: sizes that some may be
+    fixed to, where they cannot be of any. Raises NotOpened, UnsupportedOperator.
     """
     kinds = {
         n: replace(known, most=mosts.get(n, known.most))
         for n, known in open_dimensions(outline).items()
     }
-    held = model if model.parted else model.held()
-    for sizes in _Search(held, outline, "f32", kinds).ways() if kinds else ():
-        if all(not isinstance(x, int) or kinds[n].kind == "batch" for n, x in sizes.items()):
+    whole = model if model.parted else model.held()
+    for sizes in _Search(whole, outline, "f32", kinds, held).ways() if kinds else ():
+        fixed = {n: x for n, x in sizes.items() if isinstance(x, int)}
+        if all(kinds[n].kind == "batch" or held.get(n) == x for n, x in fixed.items()):
             yield in_words(sizes)
 
 
@@ -110,6 +115,8 @@ class _Search:
     outline: Outline
     precision: str
     kinds: Mapping[str, OpenDimension]
+    held: Mapping[str, int] = field(default_factory=dict)
+    """Sizes that some are fixed to, where they cannot be of any."""
     graphs: dict[object, Graph | ModelError] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
@@ -249,6 +256,8 @@ class _Search:
         return {**sizes, **halves}
 
     def _usual(self, name: str) -> tuple[int, ...]:
+        if name in self.held:
+            return (self.held[name],)
         return _USUAL if self.kinds[name].kind == "image" else _USUAL_LENGTHS
 
     def _narrowed(self, sizes: Sizes, name: str) -> Sizes:
@@ -295,7 +304,7 @@ class _Search:
         known, length = self.kinds[name], lengths_in(sizes)[name]
         if known.kind == "batch":
             return (1,)
-        if self._is_line_height(name):
+        if self._is_line_height(name) or name in self.held:
             return self._usual(name)
         most = _MANY_STEPS if self._is_recurrent else _FIXED
         n = min(length.most, max(most[known.kind] // length.factor, 1))

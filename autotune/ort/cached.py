@@ -56,6 +56,7 @@ def key_of_request(request: SessionRequest) -> str:
         "shapes": sorted((name, list(shape)) for name, shape in request.shapes.items()),
         "dims": _dims_json(request.dims),
         "mosts": None if request.mosts is None else sorted(request.mosts.items()),
+        "held": sorted(request.held.items()),
         "constants": constants_to_json(request.constants),
         "precision": request.precision,
         "max_error": request.max_error,
@@ -107,7 +108,7 @@ def _of_all_sizes(request: SessionRequest, path: Path) -> Artifact:
     model = BoundModel(path, bool(request.random_weights), operators, constants)
     reason = "no dimension is open"
     try:
-        for dims in lengths_of(model, outline, request.mosts or {}):
+        for dims in lengths_of(model, outline, request.mosts or {}, request.held):
             try:
                 return _compiled(replace(request, dims=dims))
             except UsageError as error:

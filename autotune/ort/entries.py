@@ -75,6 +75,7 @@ class Entry:
             model,
             shapes=self.shapes if self.sizes is None else {},
             mosts=None if self.sizes is None else self.sizes.wanted,
+            held={} if self.sizes is None else self.sizes.held,
             dims={},
             constants={**model.constants, **self.values},
             check_inputs=example or None,

@@ -28,7 +28,7 @@ from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
 from autotune.ort.cached import fitting_artifact
 from autotune.ort.logs import names_shapes
-from autotune.ort.request import SessionRequest
+from autotune.ort.request import SessionRequest, SizesRefused
 from autotune.ort.room import Room
 from autotune.ort.sizes import AllSizes, OpenSizes
 from autotune.ort.waits import told_if_long
@@ -141,10 +141,12 @@ class SessionModels:
             mosts = sizes.wanted
             told = format_shapes(sizes.text(shapes, mosts))
             LOGGER.info("compiling %s for %s", self._request.name, told)
-            request = replace(self._request, shapes={}, dims={}, mosts=mosts)
+            request = replace(self._request, shapes={}, dims={}, mosts=mosts, held=sizes.held)
             try:
                 model = self._model(replace(request, check_inputs=example))
             except AutotuneError as error:  # of the model, then it comes again
+                if isinstance(error, SizesRefused) and sizes.hold():
+                    return self._of_all_sizes(example)
                 LOGGER.info("sizes are compiled one by one: %s", error.message)
                 sizes.is_final = True
                 self._sizes = sizes if self._whole else None

@@ -83,12 +83,11 @@ def open_sizes(outline: Outline, bound: Container[str] = ()) -> OpenSizes | None
         return None
     names = dimension_names(outline)
     known = {name: own for name, own in names.items() if name not in bound}
-    mosts = {
-        name: found.most
-        for name, found in open_dimensions(outline).items()
-        if any(name in own for own in known.values())
-    }
-    return OpenSizes(known, mosts, batches(outline)) if mosts else None
+    found = open_dimensions(outline)
+    own = {name for names in known.values() for name in names}
+    mosts = {name: one.most for name, one in found.items() if name in own}
+    images = tuple(name for name in mosts if found[name].kind == "image")
+    return OpenSizes(known, mosts, batches(outline), images) if mosts else None
 
 
 def with_log(request: SessionRequest) -> SessionRequest:

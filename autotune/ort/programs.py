@@ -338,15 +338,18 @@ class Programs:
 
     def _take_failure(self, key: Key | None, failure: Failure) -> None:
         if key is not None and self._entries[key].sizes is not None:
-            self._stay_with_single_sizes(key, failure.line)
+            self._take_refusal(key, failure)
         else:
             self._leave(key, failure.line)
 
-    def _stay_with_single_sizes(self, key: Key, reason: str) -> None:
+    def _take_refusal(self, key: Key, failure: Failure) -> None:
         """What a network for all sizes does not take, or all where there is none, is a shape."""
-        LOGGER.info("%s: sizes are compiled one by one: %s", self.request.name, reason)
         with self._lock:
             entry = self._entries[key]
+            if failure.is_of_sizes and entry.sizes is not None and entry.sizes.hold():
+                entry.state = ShapeState.WAITING
+                return
+            LOGGER.info("%s: sizes are compiled one by one: %s", self.request.name, failure.line)
             example, entry.example, entry.is_growing = entry.example, None, False
             if entry.sizes is not None and entry.run is not None:
                 entry.sizes.is_final = True
@@ -460,8 +463,8 @@ class Programs:
     def _leave(self, key: Key | None, reason: str) -> None:
         if key is None:
             self.give_up(reason)
-            return
-        self._refuse(key, reason)
+        else:
+            self._refuse(key, reason)
 
     def _refuse(self, key: Key, reason: str) -> None:
         """ONNX Runtime answers calls of this network."""
@@ -480,8 +483,7 @@ class Programs:
         with self._lock:
             self.reason = reason
             self._is_known = True
-            is_idle = not self.models()
-        if is_idle:
+        if not self.models():
             self._when_idle()
 
     def _warn(self) -> None:

@@ -42,7 +42,7 @@ class SessionRequest(CompileRequest):
     `model`: a file, or the bytes of one. `name`: how messages call it. `threads`: 0 for those of
     the log. `n_running`: threads that it runs on; `preparing.with_log` knows them. `mosts`: for all
     sizes up to these, and to assumed ones of other dimensions (`graph.reader.mosts`), in the place
-    of `shapes` and `dims`.
+    of `shapes` and `dims`. `held`: sizes that dimensions are fixed to that cannot be of any.
     """
 
     model: Path | bytes
@@ -56,6 +56,7 @@ class SessionRequest(CompileRequest):
     operators: tuple[Path, ...] = ()
     n_running: int = 0
     mosts: Mapping[str, int] | None = None
+    held: Mapping[str, int] = field(default_factory=dict)
 
     def without_log(self) -> SessionRequest:
         """The same where the log does not fit."""

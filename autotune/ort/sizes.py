@@ -32,12 +32,13 @@ class OpenSizes:
     """Open dimensions of a model, as far as its network may follow them.
 
     `names`: of the dimensions of each input, empty for those that have an extent; `mosts`: assumed,
-    by name; `batches`: those that count samples.
+    by name; `batches`: those that count samples; `images`: heights and widths.
     """
 
     names: Mapping[str, tuple[str, ...]]
     mosts: Mapping[str, int]
     batches: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
 
     def of(self, shapes: Shapes) -> dict[str, int] | None:
         """Extents that shapes give the dimensions; None where they give none, or several."""
@@ -56,13 +57,22 @@ class OpenSizes:
 class AllSizes:
     """What calls have asked of one network, and what it has. `ports`: its inputs, once it is there.
 
-    `seen`: the largest extents of calls. `is_final`: no larger network is possible.
+    `seen`: the largest extents of calls. `is_final`: no larger network is possible. `held`: sizes
+    of images that may be fixed, because no network is for all of them.
     """
 
     known: OpenSizes
     seen: dict[str, int] = field(default_factory=dict)
     ports: tuple[Endpoint, ...] = ()
     is_final: bool = False
+    held: dict[str, int] = field(default_factory=dict)
+
+    def hold(self) -> bool:
+        """Fix what cannot be of any size, as the height of a line, to what was called; once."""
+        if self.held or self.ports or not self.known.images:
+            return False
+        self.held = {name: self.seen[name] for name in self.known.images}
+        return True
 
     def may_take(self, shapes: Shapes) -> bool:
         """Whether the network that is there, or a larger one, takes a call; it is noted then."""

@@ -28,6 +28,11 @@ m (float[batch,length,8] x, int64[batch,length] mask) => (float[batch,length,8] 
   scores = MatMul (x, keys) masked = Add (scores, row) parts = Softmax (masked)
   y = MatMul (parts, x) }}"""
 
+LINE = f"""{HEAD}
+m (float[batch,3,high,wide] x, float[24,1] rows) => (float[batch,3,high,wide] y) {{
+  y = Add (x, rows) }}"""
+"""Of one height, which its file does not say."""
+
 
 def rows(n: int) -> NDArray[np.float32]:
     """`n` rows of `x`."""

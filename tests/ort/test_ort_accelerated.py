@@ -20,7 +20,7 @@ from autotune.ort.accelerated import accelerated
 from autotune.ort.contest import OURS, THEIRS, Contest
 from autotune.ort.request import SizesRefused
 from autotune.ort.session import InferenceSession
-from tests.ort.small_models import ATTENTION, DYNAMIC, SINGLE, STATIC, rows
+from tests.ort.small_models import ATTENTION, DYNAMIC, LINE, SINGLE, STATIC, rows
 
 onnxruntime = pytest.importorskip("onnxruntime")
 Session: Any = accelerated(onnxruntime)
@@ -135,6 +135,24 @@ def test_one_compilation_is_for_all_sizes_and_larger_ones_are_learned(
     assert call.session.autotune_status().n_compilations == 2
     assert [s.shapes["x"] for s in status.shapes] == [("..20", "..512", 8)]
     assert len(call.session.models()) == 1
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_what_cannot_be_of_any_size_has_that_of_the_calls(
+    saved: Callable[[str], Path], is_alone: bool
+) -> None:
+    """As the height of a line of text, in a file that leaves all open."""
+    path = saved(LINE)
+    column = np.arange(24, dtype=np.float32)[:, None]
+    options: dict[str, Any] = {"fallback": False} if is_alone else {"compile": "wait"}
+    session = Session(path, threads=1, **options)
+    for batch, width in ((2, 40), (1, 7), (3, 300), (4, 640), (4, 1)):
+        x = np.ones((batch, 3, 24, width), np.float32)
+        (y,) = session.run(None, {"x": x, "rows": column})
+        np.testing.assert_array_equal(y, x + column)
+    assert len(session.models()) == 1
+    if not is_alone:
+        assert session.autotune_status().n_compilations == 1
 
 
 @pytest.mark.slow
