@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, numpy_helper
 
+from autotune.errors import ModelError
 from autotune.extent import Extents, Length
 from autotune.graph.lengths.imports import NotLifted
 from tests.graph.lifted import assert_lifted, lifted
@@ -315,3 +316,21 @@ def test_lengths_that_a_model_does_not_take_are_none(
     ports = {p.name: p for p in lifted(proto, dims, tmp_path).inputs}
     assert ports["x"].extents[0] == Length("n", 64, least=least)
     assert ports["b"].extents[0] == Length("m", 16)
+
+
+def test_lengths_below_constant_indices_are_none(tmp_path: Path) -> None:
+    """Indices of three rows are beside three rows at least; those of a batch, of that very one."""
+    proto = model(
+        node("GatherElements", "x k", axis=1),
+        {"x": ("n", 4)},
+        {"k": integers(0, 3, 1).reshape(3, 1)},
+    )
+    network = assert_lifted(proto, {"x": (Length("n", 40), 4)}, [{"n": 3}, {"n": 40}], tmp_path)
+    assert network.inputs[0].extents[0] == Length("n", 40, least=3)
+    proto = model(
+        node("GatherND", "x k", batch_dims=1),
+        {"x": ("n", 4)},
+        {"k": integers(0, 3, 1).reshape(3, 1)},
+    )
+    with pytest.raises(ModelError, match="indices of 3x1 beside 40x4"):
+        lifted(proto, {"x": (Length("n", 40), 4)}, tmp_path)

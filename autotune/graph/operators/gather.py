@@ -136,6 +136,9 @@ def _one_hot(rw: Rewriter) -> None:
 def check_indices(rw: Rewriter, axis: int | None = None) -> str:
     """Constant indices lie inside of their table; others are clamped when the network runs."""
     index, shape = rw.value(1), rw.kind(0).shape
+    places = rw.kind(1).shape
+    if axis is None and not _are_beside(rw.node, shape, places):
+        return f"indices of {format_shape(places)} beside {format_shape(shape)}"
     if index is None or not index.size:
         return ""
     if axis is None and rw.node.op.endswith("ND"):
@@ -144,6 +147,16 @@ def check_indices(rw: Rewriter, axis: int | None = None) -> str:
         extents = np.array(shape[rw.attr("axis", 0) if axis is None else axis])
     outside = (index < -extents) | (index >= extents)
     return f"index {index[outside][0]} outside of {format_shape(shape)}" if outside.any() else ""
+
+
+def _are_beside(node: Node, shape: Shape, index: Shape) -> bool:
+    """Whether indices are no further than their table in the dimensions that they do not tell."""
+    if node.op.endswith("Elements"):
+        axis = node.attrs.get("axis", 0) % len(shape)
+        pairs = zip(shape, index, strict=False)
+        return all(d == axis or n >= extent for d, (n, extent) in enumerate(pairs))
+    first: int = node.attrs.get("batch_dims", 0)
+    return not node.op.endswith("ND") or shape[:first] == index[:first]
 
 
 def extents_along(node: Node, shape: Shape, index: Shape) -> Shape:
