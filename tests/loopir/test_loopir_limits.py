@@ -173,3 +173,8 @@ def test_limited_results_are_written_in_front_of_limits_alone(name: str, seed: i
             behind = np.ones(array.shape, bool)
             behind[parts[n]] = False
             assert np.isnan(array[behind]).all()
+
+
+def test_two_values_behind_a_limit_are_none() -> None:
+    """Overlapping tiles may make two of what was never written; neither counts."""
+    check("moved", 7007)
