@@ -372,6 +372,7 @@ below 1 we are faster.
 * [Minutes](minutes.md): what 60 s of tuning give over none
 * [Gates](gates.md): files beside themselves, and beside slower ones
 * [Any size](any_size.md): one artifact for all sizes beside those of each size
+* [Open models](open_models.md): what the bare command makes of models of packages and exports
 * [Token by token](tokens.md): decoders beside onnxruntime-genai and llama.cpp
 * [torch.compile](torch_compile.md) with this backend, beside inductor
 * [A store of records](store.md): how many trials one of other networks, or of another CPU, saves
