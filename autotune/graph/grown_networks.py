@@ -39,6 +39,7 @@ from autotune.graph.state import (
 )
 from autotune.graph.subgraph import undefined
 from autotune.graph.together import together
+from autotune.graph.unread import without_unread
 
 _AT_EACH = "compile it without `capacity`, at each length that you need (`dims`)"
 _LEAST_PROMPT = 2
@@ -203,7 +204,7 @@ def _grown_network(
         if sessions > 1:
             whole, stored, own = together(whole, stored, state, sessions)
         network = stored_network(whole, stored, bound.path.stem, bound.digest)
-        return replace(network, precision=precision, state=own)
+        return replace(without_unread(network), precision=precision, state=own)
 
     return replace(
         as_stated(named(made), model.halves),

@@ -39,6 +39,15 @@ def test_no_kernel_copies_a_cache(
     assert all(SIZE not in shape for shape in sizes)
 
 
+def test_nothing_is_computed_behind_the_length(tmp_path: Path) -> None:
+    """Masks, scores and their shares end at it, so a capacity costs memory alone."""
+    network = token(decoder(2), "f32", tmp_path)
+    places = [a for dag in network.tasks.values() for op in dag.computes for a in op.axes]
+    ends = [a.limit for a in places if a.extent == CAPACITY]
+    assert ends
+    assert None not in ends
+
+
 def test_rotations_are_one_kernel_each_and_shared_parts_are_computed_once(tmp_path: Path) -> None:
     """Each further layer has the same few: five products, two rotations, rows of keys and values,
     attention in three."""

@@ -236,8 +236,9 @@ class _Split:
         own = tuple(self.parts[a.name] for a in first.axes)
         dims[first.name] = own
         tensor = at_most(first.name, own, first.tensor.dtype, self.points)
+        ends = {a.name: a.limit for a in first.axes if all(a in op.axes for op in ops)}
         limited = tuple(
-            replace(a, limit=None if part.is_static else part.expr)
+            replace(a, limit=ends.get(a.name) if part.is_static else part.expr)
             for a, part in zip(axes, (p for dim in own for p in dim), strict=True)
         )
         return Compute(tensor, limited, result)

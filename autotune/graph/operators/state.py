@@ -11,12 +11,13 @@ so that no loop runs over it and another one at once: in the buffer they are not
 
     Below(x, length), SoftmaxBelow(x, length), MatMulBelow(a, b, length)    of the first places
 
-What lies behind the length is not read: their loops end there (see `te.prefixes`).
+What lies behind the length is neither read nor written: their loops end there (`te.expr.Axis`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from autotune.graph.ir import Graph, Node, Shape, TensorType
 from autotune.graph.operators.contraction import matmul, product_type, row_length
@@ -41,7 +42,6 @@ from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     INDEX,
     Axis,
-    Const,
     Expr,
     Reduce,
     Tensor,
@@ -136,27 +136,29 @@ def _used(operands: Operands, slot: int, place: Expr) -> Expr:
     return compare("lt", place, cast(INDEX, tensor(operands, slot)[idx(0)]))
 
 
+def _first(operands: Operands, axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """`axes`, of which the last ends at the length, operand 1: places behind it are nobody's."""
+    length = cast(INDEX, tensor(operands, 1)[idx(0)])
+    return *axes[:-1], replace(axes[-1], limit=length)
+
+
 def _below(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """y[…, j] = x[…, j] where j is below the length, else 0, which is not computed."""
-    axes, x = axes_of(shape), tensor(operands, 0)
-    used = _used(operands, 1, axes[-1].var)
-    return scope.compute("below", axes, select(used, read(x, axes), Const(0, x.dtype)))
+    """y[…, j] = x[…, j] where j is below the length."""
+    axes = _first(operands, axes_of(shape))
+    return scope.compute("below", axes, read(tensor(operands, 0), axes))
 
 
 def _softmax_below(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Softmax over the first places of rows; the others are 0."""
-    x, axes = tensor(operands, 0), axes_of(shape)
+    """Softmax over the first places of rows."""
+    x, axes = tensor(operands, 0), _first(operands, axes_of(shape))
     term, last = Var(f"r{axes[-1].name}"), (len(shape) - 1,)
-    used, zero = _used(operands, 1, axes[-1].var), f32(0.0)
 
     def folded(op: str, y: Tensor) -> Tensor:
         neutral = identity(op, "float32")
         return fold(scope, op, y, last, lambda e: select(_used(operands, 1, term), e, neutral))
 
-    powers = call("exp", read(x, axes) - read(folded("max", x), axes))
-    made = scope.compute("exp", axes, select(used, powers, zero))
-    share = 1 / read(folded("sum", made), axes)
-    return scope.compute("softmax", axes, select(used, read(made, axes) * share, zero))
+    made = scope.compute("exp", axes, call("exp", read(x, axes) - read(folded("max", x), axes)))
+    return scope.compute("softmax", axes, read(made, axes) * (1 / read(folded("sum", made), axes)))
 
 
 def _matmul_below(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:

@@ -194,7 +194,7 @@ class Growing(GrowingCaches):
         first = node.inputs[0]
         if node.op == "Identity" and first in self._wholes:
             self._wholes[node.output] = self._wholes[first]
-        if node.op == "Softmax" or (node.op in ZERO_KEEPING and first in self._zeroed):
+        if node.op in ZERO_KEEPING and first in self._zeroed:
             self._zeroed.add(node.output)
         if node.op == "Where" and all(map(self._is_zeroed, node.inputs[1:])):
             self._zeroed.add(node.output)
@@ -318,6 +318,7 @@ class Growing(GrowingCaches):
             rw.result(SOFTMAX_BELOW, rw(BELOW, x, length), length)
         else:
             rw.again(self._masked(rw, x, axis, LOWEST))
+            self._zeroed.add(rw.node.output)
         return True
 
     def _reduce(self, rw: Rewriter, operands: Sequence[str]) -> bool:
