@@ -15,6 +15,7 @@ from autotune.schedule.steps import ComputeInline, Parallel, steps_text
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.features import NAMES
 from autotune.search.cost.instructions import operations
+from autotune.search.defaults import default_steps
 from autotune.search.partial import Partial
 from autotune.search.recognise import Recogniser
 from autotune.search.sketch import generate_sketches
@@ -53,6 +54,11 @@ def test_lanes_that_channels_leave_idle_are_shared(channels: int, factors: set[i
     assert {int(n.partition("interleaved")[2] or 1) for n in names} == {1, *factors}
     odd = [s.name for s in generate_sketches(gemm(32, channels, 9), wide)]
     assert not any("interleaved" in n for n in odd)
+
+
+def test_a_row_that_no_cache_holds_has_a_schedule() -> None:
+    steps = default_steps(softmax(4, 500_000), AVX2, 1)
+    assert all(buffer.role != "local" for buffer in lower(softmax(4, 500_000), steps).buffers)
 
 
 def test_rows_are_computed_in_one_nest() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from autotune.dtypes import dtype_bytes
+from autotune.schedule.state import MAX_LOCAL_BYTES
 from autotune.schedule.steps import Annotate, ComputeAt, Parallel, Reorder, RFactor, Split
 from autotune.search.partial import (
     Partial,
@@ -84,7 +87,7 @@ def tile_rows_with_everything(p: Partial, name: str, target: Target) -> list[Par
     if len(reductions) == 1 and matches(op, reductions[0]):
         return None
     shared = shared_axes(state.dag, op, inner)
-    if not shared:
+    if not shared or any(_row_bytes(state.dag, s, shared) > MAX_LOCAL_BYTES for s in inner):
         return None
     row = op.axes[shared - 1].name
     out = split_into_vectors(p, op, target, "row")
@@ -93,6 +96,13 @@ def tile_rows_with_everything(p: Partial, name: str, target: Target) -> list[Par
     for producer in reversed(inner):
         out = place_row_stage(out, producer.name, name, row, target)
     return [out.add(done=(name, *(i.name for i in inner)))]
+
+
+def _row_bytes(dag: ComputeDAG, op: Compute, shared: int) -> int:
+    """Bytes of one row of a stage that waits for several readers; 0 for those of one."""
+    if len(dag.consumers(op.name)) < 2:
+        return 0
+    return math.prod(a.extent for a in op.axes[shared:]) * dtype_bytes(op.tensor.dtype)
 
 
 def place_row_stage(p: Partial, name: str, root: str, row: str, target: Target) -> Partial:
