@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, NodeProto, numpy_helper
 
+from autotune.graph.operators.recurrent_steps import GATES
 from autotune.graph.reader.dimensions import batches, free_symbols, input_names, input_ranks
+from autotune.graph.shape_inputs import SHAPE_OPERANDS
 
-RECURRENT = ("LSTM", "GRU", "RNN", "Loop", "Scan")
+RECURRENT = (*GATES, "Loop", "Scan")
 """Operators whose steps are nodes."""
 BATCH, BATCH_OF_LENGTHS, BATCH_OF_IMAGES = 16, 8, 4
 LENGTH, IMAGE, VOLUME = 512, 640, 64
@@ -25,10 +27,6 @@ STEPS = (2, 4, 8, 16, 32)
 """Of height and width: what halves them so often, and doubles them again, has such sizes."""
 _LONGEST_STEP = 4096
 _IMAGE_RANK = 4
-_READ = dict.fromkeys(
-    ("Expand", "Reshape", "Slice", "Tile", "Gather", "GatherElements", "GatherND"), 1
-)
-"""How many operands have elements that come into the result: others say which, or how many."""
 
 Kind: TypeAlias = Literal["batch", "length", "image"]
 
@@ -97,12 +95,20 @@ def table_rows(model: ModelProto) -> int | None:
     for node in model.graph.node:
         if node.op_type == "Gather" and node.input[1] in counted:
             rows += shapes.get(node.input[0], ())[:1]
-        read = set(node.input[: _READ.get(node.op_type)])
+        read = set(_read(node))
         if held.intersection(read) and node.op_type not in ("Shape", "Size"):
             held.update(node.output)
         if counted.intersection(read) or (node.op_type == "CumSum" and held.intersection(read)):
             counted.update(node.output)
     return min(rows, default=None)
+
+
+def _read(node: NodeProto) -> list[str]:
+    """Operands with elements that come into the result: others say which, or how many."""
+    if node.op_type.startswith("Gather"):
+        return list(node.input[:1])
+    deciding = SHAPE_OPERANDS.get(node.op_type, ())
+    return [name for n, name in enumerate(node.input) if n not in deciding]
 
 
 def _power_of_two(most: int) -> int:
