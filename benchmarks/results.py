@@ -432,12 +432,13 @@ _PLAIN = {
     "any_size": (
         "Any size",
         """
-A layer of a transformer encoder (256 wide), compiled once for every size up to 512
+Networks compiled once for every size up to a most
 ([shapes](../shapes.md#every-size-up-to-a-most)) beside artifacts of single sizes, in turns, nothing
-tuned. One artifact costs up to a fifth more from 16 rows on (two fifths with two threads), and two
-to three times as much for a few: calls of any size copy their inputs, and a tile is computed whole.
+tuned: a layer of a transformer encoder (256 wide), BERT and ViT of small models' widths with random
+weights, a recogniser of text lines 48 high. Compiling takes 2 to 4 times as long as for one size.
 
-    python -m benchmarks.any_size --machine NAME && python -m benchmarks.results
+    python -m benchmarks.any_size [FILE --dim NAME=..MOST] --machine NAME
+    python -m benchmarks.results
 """,
     ),
     "gates": (
