@@ -20,7 +20,7 @@ from autotune.graph.network import Chain, Network, TaskCall
 from autotune.graph.storage import Activation
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
 from autotune.te.expr import INDEX, Expr, Load, Tensor, loads, map_expr
-from autotune.te.reach import Reach, limited
+from autotune.te.reach import Reach, common, limited
 
 Dimensions: TypeAlias = Mapping[tuple[int, int], Expr]
 """By stride and extent of a dimension the number that it is read up to, of a value."""
@@ -39,7 +39,6 @@ class _Ending:
     tasks: dict[str, ComputeDAG] = field(default_factory=dict)
     readers: dict[str, list[Dimensions]] = field(default_factory=lambda: defaultdict(list))
     """How far calls read values that are the memory of a value, by its name."""
-    known: dict[object, tuple[ComputeDAG, dict[str, Reach]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         calls = enumerate(self.of.calls)
@@ -100,7 +99,7 @@ class _Ending:
         same = [v.name for v in self.of.values.values() if v.root == root]
         if not all(_is_same(self.of.values[v], self.of.values[value]) for v in same):
             return {}
-        found = _common([reach for v in same for reach in self.readers[v]])
+        found = common([reach for v in same for reach in self.readers[v]])
         return {
             d: found[at]
             for d, at in enumerate(_places(op.tensor))
@@ -118,11 +117,6 @@ def _places(tensor: Tensor) -> Sequence[tuple[int, int]]:
 def _dimensions(tensor: Tensor, reach: Reach) -> Dimensions:
     places = _places(tensor)
     return {places[d]: e for d, e in reach.items() if places[d][1] > 1}
-
-
-def _common(readers: Sequence[Dimensions]) -> Dimensions:
-    first, *others = readers or [{}]
-    return {at: e for at, e in first.items() if all(r.get(at) == e for r in others)}
 
 
 def _values(reach: Mapping[int, Expr]) -> list[str]:

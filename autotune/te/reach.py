@@ -9,9 +9,9 @@ What nobody reads is nobody's, as what lies behind a limit is (`te.expr.Axis`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.expr import (
@@ -30,11 +30,15 @@ from autotune.te.expr import (
 )
 from autotune.te.numbers import follows_numbers
 
+K = TypeVar("K")
+
 Reach: TypeAlias = Mapping[int, Expr]
 """By dimension of a tensor the number that it is read up to; others are read to their end."""
 
 
-def limited(dag: ComputeDAG, outputs: Mapping[str, Reach]) -> tuple[ComputeDAG, dict[str, Reach]]:
+def limited(
+    dag: ComputeDAG, outputs: Mapping[str, Reach]
+) -> tuple[ComputeDAG, Mapping[str, Reach]]:
     """`dag` with limits where all readers have them, and how far it reads its inputs.
 
     `outputs`: how far its outputs are read.
@@ -55,8 +59,8 @@ def limited(dag: ComputeDAG, outputs: Mapping[str, Reach]) -> tuple[ComputeDAG, 
     return ComputeDAG(tuple(made), dag.outputs), inputs
 
 
-def common(reaches: list[Reach]) -> Reach:
-    """What several readers have in common."""
+def common(reaches: Sequence[Mapping[K, Expr]]) -> dict[K, Expr]:
+    """What several readers have in common; nothing where there are none."""
     first, *others = reaches or [{}]
     return {d: e for d, e in first.items() if all(r.get(d) == e for r in others)}
 
