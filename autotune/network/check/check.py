@@ -49,7 +49,12 @@ from autotune.network.check.experiments import (
     unit_of,
 )
 from autotune.network.check.oracles import Oracle, Oracles, Original, by_onnxruntime
-from autotune.network.check.quantised_outputs import has_scales, is_quantised, is_within_a_step, output_steps
+from autotune.network.check.quantised_outputs import (
+    has_scales,
+    is_quantised,
+    is_within_a_step,
+    output_steps,
+)
 from autotune.network.check.standard import Judgement, by_definition
 from autotune.network.check.undefined_outputs import draws, undefined_outputs
 from autotune.network.runtime.hybrid_runtime import HybridModel
