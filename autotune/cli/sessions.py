@@ -119,7 +119,8 @@ def run_session(
     stop = StopFlag(path)
     notes = Notes()
     with stage("measuring peak rates, learning from earlier logs"):
-        tuning = session.start(stop, notes)
+        compare = compare and parse_source(session.header.model_path) is None
+        tuning = session.start(stop, notes, compiles=compare)
     for text in session.notes_of_set_up():
         notes.late(text)
     if events is None:
@@ -138,7 +139,7 @@ def run_session(
         said = () if events is not None else notes.texts
         try:
             code = _conclude(finished, path, stop, said, quiet=events is not None)
-            if code == ExitCode.OK and compare and parse_source(session.header.model_path) is None:
+            if code == ExitCode.OK and compare:
                 in_turns = _compare(session, stop, renderer if events else None, bound_s)
         finally:
             if events is None and style == "json":

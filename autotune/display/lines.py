@@ -172,6 +172,8 @@ def gained_text(found: InTurns) -> str:
 def _work_text(view: View) -> str:
     if view.is_stopping:
         return "finishing the current measurement; Ctrl-C once more to stop at once"
+    if view.in_network:
+        return view.in_network
     if view.current not in view.rows:
         return "starting: a default program for each task"
     row = view.rows[view.current]

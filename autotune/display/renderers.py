@@ -33,6 +33,8 @@ from autotune.tuner import (
     DevicesChanged,
     Event,
     FinalistsMeasured,
+    NetworkChosen,
+    NetworkTried,
     SessionStarted,
     of_target,
 )
@@ -91,6 +93,8 @@ class Plain(Renderer):
             at = format_duration(event.elapsed_s)
             share = share_text(view, event.elapsed_s)
             self._write(f"{of}{at:>7}  {share}measuring the finalists again")
+        elif isinstance(event, NetworkTried | NetworkChosen):
+            self._write(of + view.in_network)
         elif isinstance(event, DevicesChanged):
             self._write(f"{of}devices: {', '.join(event.devices) or 'none'}")
 

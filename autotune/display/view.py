@@ -16,6 +16,9 @@ from autotune.tuner import (
     DevicesChanged,
     Event,
     FinalistsMeasured,
+    NetworkChosen,
+    NetworkProgress,
+    NetworkTried,
     Outlook,
     SessionStarted,
     TaskFinished,
@@ -66,6 +69,8 @@ class View:
     gained: InTurns | None = None
     """What an earlier session gained."""
     is_final: bool = False
+    in_network: str = ""
+    """What is done in the compiled network, at the end."""
     is_stopping: bool = False
     statuses: Counter[MeasureStatus] = field(default_factory=Counter)
     devices: dict[str, int] = field(default_factory=dict)
@@ -110,6 +115,12 @@ class View:
                 self.current, self.is_final = task, True
                 self.rows[task].best_s = best_s
                 self.elapsed_s, self.totals = event.elapsed_s, event.totals
+            case NetworkProgress():
+                self.in_network = network_text(event)
+            case NetworkTried():
+                self.in_network = tried_text(event)
+            case NetworkChosen():
+                self.in_network = chosen_text(event)
 
     def _batch(self, event: BatchMeasured) -> None:
         row, self.batch, self.n_built = self.rows[event.task], (0, 0), 0
@@ -148,3 +159,33 @@ class View:
 def stop_text(stop: TaskStop | None) -> str:
     """`at bound`; nothing for a task that goes on."""
     return stop.value.replace("_", " ") if stop is not None else ""
+
+
+_DOING = {
+    "compiling": "compiling network {n}",
+    "profiling": "timing {n} networks, kernel by kernel",
+    "timing": "timing the network with {n} changed",
+}
+
+
+def network_text(event: NetworkProgress) -> str:
+    """`finalists in the network: timing 4 networks, kernel by kernel`."""
+    return f"finalists in the network: {_DOING[event.doing].format(n=event.n)}"
+
+
+def tried_text(event: NetworkTried) -> str:
+    """`finalists in the network: 5 changes, 1.021x (1.015x to 1.030x), kept`."""
+    kept = "kept" if event.is_kept else "not kept"
+    low, high = 1 / event.high, 1 / event.low
+    ratios = f"{1 / event.ratio:.3f}x ({low:.3f}x to {high:.3f}x)"
+    return f"finalists in the network: {counted(event.n_changes, 'change')}, {ratios}, {kept}"
+
+
+def chosen_text(event: NetworkChosen) -> str:
+    """`finalists in the network: 5 tasks chosen otherwise than alone, 1.021x`."""
+    if not event.n_tried:
+        return "finalists in the network: no time to try any"
+    if not event.changed:
+        return "finalists in the network: what is fastest alone is kept"
+    tasks = counted(len(event.changed), "task")
+    return f"finalists in the network: {tasks} chosen otherwise than alone, {1 / event.ratio:.3f}x"

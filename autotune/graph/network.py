@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -211,20 +212,25 @@ _ESTIMATE_ERROR = 1.05
 """Least ratio of estimates (parts over whole) for which an unmeasured whole replaces its parts."""
 
 
+UNDECIDED: Mapping[str, bool] = MappingProxyType({})
+"""No alternatives that were decided in the network."""
+
+
 def chosen(
     network: Network,
     latency_s: Mapping[str, float],
     estimate_s: Mapping[str, float] | None = None,
+    taken: Mapping[str, bool] = UNDECIDED,
 ) -> Network:
     """`network` without chains: each is one call where that is faster than its parts.
 
-    `latency_s`: measured, by task; `estimate_s`: expected of default programs. See
+    `latency_s`: measured, by task; `estimate_s`: expected of default programs; `taken`: see
     `takes_whole`.
     """
     calls: list[TaskCall | None] = list(network.calls)
     for chain in network.chains:
         parts = [network.calls[n].task for n in chain.parts]
-        if takes_whole(chain.whole.task, parts, latency_s, estimate_s or {}):
+        if takes_whole(chain.whole.task, parts, latency_s, estimate_s or {}, taken):
             for n in chain.parts:
                 calls[n] = None
             calls[chain.parts[-1]] = chain.whole
@@ -238,13 +244,18 @@ def takes_whole(
     parts: Sequence[str],
     latency_s: Mapping[str, float],
     estimate_s: Mapping[str, float],
+    taken: Mapping[str, bool] = UNDECIDED,
 ) -> bool:
     """Whether one call of task `whole` replaces calls of `parts`.
+
+    `taken`: of wholes for which that was found out in the compiled network.
 
     What was measured decides where that is every task of both alternatives. Else the estimates
     decide, as they do in an untuned network, so that a chain measured in part is never slower than
     an untuned one. Without estimates, an alternative with an unknown task is not taken.
     """
+    if whole in taken:
+        return taken[whole]
     whole_s, parts_s = _sum_s(latency_s, [whole]), _sum_s(latency_s, parts)
     expected_whole_s, expected_parts_s = _sum_s(estimate_s, [whole]), _sum_s(estimate_s, parts)
     is_measured = max(whole_s, parts_s) < math.inf

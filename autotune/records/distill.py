@@ -1,7 +1,9 @@
 """⑧ From measurements to decisions: the best valid record of every task.
 
 Repeated measurements of one schedule are pooled before schedules are compared, so that a winner
-was not merely lucky once. Records of different targets or thread counts never compete.
+was not merely lucky once. What won in the compiled network is the best of what was known then,
+however fast others are alone (`chosen_of`). Records of different targets or thread counts never
+compete.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ def best_records(records: Iterable[MeasureRecord]) -> dict[Group, MeasureRecord]
     """The fastest record per workload, target and thread count, by pooled median latency.
 
     Where the default program is as fast within the noise of both, that one; else one of fewer
-    steps that is.
+    steps that is. What won in the network comes before: see `chosen_of`.
     """
-    best = [simplest(ranked) for ranked in ranked_records(records).values()]
+    best = [chosen_of(ranked) for ranked in ranked_records(records).values()]
     best.sort(key=lambda r: r.sequence)
     return {_group(r): r for r in best}
 
@@ -139,12 +141,31 @@ def _group(record: MeasureRecord) -> Group:
 
 
 def pooled(records: Sequence[MeasureRecord]) -> MeasureRecord:
-    """The first of several measurements of one schedule, with the repeats of all."""
-    if len(records) == 1:
-        return records[0]
-    times = tuple(chain.from_iterable(r.result.times_s for r in records))
-    first = records[0].result
-    return replace(records[0], result=replace(first, times_s=times, at=_at_numbers(records)))
+    """The first of several measurements of one schedule, with the repeats of all.
+
+    Those in a network are of no use beside others alone, but for the choice that they tell.
+    """
+    in_network = next((r.in_network for r in reversed(records) if r.in_network), None)
+    alone = [r for r in records if r.is_alone] or records[:1]
+    first = replace(alone[0], in_network=in_network)
+    if len(alone) == 1:
+        return first
+    times = tuple(chain.from_iterable(r.result.times_s for r in alone))
+    result = replace(first.result, times_s=times, at=_at_numbers(alone))
+    return replace(first, result=result)
+
+
+def chosen_of(ranked: Sequence[MeasureRecord]) -> MeasureRecord:
+    """The best record of a task: what won in the network last, or else the `simplest`.
+
+    A program that came after that choice is the best where it is faster than all before it, alone.
+    """
+    found = simplest(ranked)
+    tried = [(r.in_network.known, r) for r in ranked if r.in_network is not None]
+    if not tried:
+        return found
+    known, winner = max(tried, key=lambda pair: pair[0])
+    return found if found.sequence >= known else winner
 
 
 def _at_numbers(records: Sequence[MeasureRecord]) -> tuple[AtNumbers, ...]:

@@ -152,10 +152,31 @@ class Workload:
 
 @brief
 @dataclass(frozen=True, slots=True)
+class InNetwork:
+    """How a program became the choice of its task: in the compiled network.
+
+    `ratio`: seconds of the network with all that was chosen at that time over those without, with
+    the ends of its interval (95 %) over `n_rounds`. `task_ratio`: of the kernels that differ.
+    `known`: records with a lower `sequence` were known. `is_taken`: of a task that may replace
+    others, whether it does.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    n_rounds: int
+    task_ratio: float
+    known: int
+    is_taken: Annotated[bool | None, LEFT_OUT] = None
+
+
+@brief
+@dataclass(frozen=True, slots=True)
 class MeasureRecord:
     """One measured candidate. `elapsed_s`: session time spent when it was written.
 
-    `final`: not a trial of the search, but one more measurement of a finalist.
+    `final`: not a trial of the search, but one more measurement of a finalist. `in_network`: of one
+    that won in the compiled network, written once more with what was measured of it alone.
     `default_estimate_s`: only of the default program of its task, the one that an untuned network
     takes: the seconds that the analytical cost model expects.
 
@@ -174,6 +195,12 @@ class MeasureRecord:
     elapsed_s: float = 0.0
     final: bool = False
     default_estimate_s: Annotated[float | None, LEFT_OUT] = None
+    in_network: Annotated[InNetwork | None, LEFT_OUT] = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its times are a measurement of its own, not those of another record again."""
+        return self.in_network is None or not self.final
 
     @property
     def steps(self) -> Steps:
@@ -326,7 +353,8 @@ def _encode_record(record: MeasureRecord) -> str:
     result |= {name: round(result[name], 6) for name in ("build_s", "run_s")}
     result["max_error"] = error if error is not None and math.isfinite(error) else None
     result.pop("peaks", None)
-    last = {name: data.pop(name) for name in ("result", "default_estimate_s") if name in data}
+    late = "result", "default_estimate_s", "in_network"
+    last = {name: data.pop(name) for name in late if name in data}
     return f"{_dumps(data | last)[:-1]}{_STEPS}{record.steps_json}}}"
 
 

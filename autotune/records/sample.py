@@ -8,6 +8,7 @@ itself, so stores may be merged in any order and any number of times.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from autotune.records.distill import UNSAFE, pooled, ranked_records
 from autotune.records.record import MeasureRecord
@@ -36,9 +37,12 @@ def _told(record: MeasureRecord) -> tuple[bool, int]:
 
 
 def pooled_by_run(records: Iterable[MeasureRecord]) -> list[MeasureRecord]:
-    """One record of each schedule and run of a log, with the repeats of all; a failure stays."""
+    """One record of each schedule and run of a log, with the repeats of all; a failure stays.
+
+    What won in the network of the log is of no use to others.
+    """
     runs: dict[tuple[str, str, str], list[MeasureRecord]] = {}
-    for record in records:
+    for record in (replace(r, in_network=None) for r in records if r.is_alone):
         runs.setdefault((record.run_id, record.workload, record.steps_json), []).append(record)
     return [_pooled(found) for found in runs.values()]
 

@@ -20,7 +20,7 @@ from autotune.codec import BAD, AnyFloat
 from autotune.errors import AutotuneError, LogMismatch
 from autotune.measure.peak import Peaks
 from autotune.records import End, Header, InTurns, Log, MeasureRecord, ranked_records
-from autotune.records.distill import simplest
+from autotune.records.distill import chosen_of
 from autotune.result import MeasureStatus
 from autotune.schedule.replay import replay
 from autotune.search.cost.analytic import estimate_s
@@ -278,7 +278,7 @@ class _Search:
     def _task(self, task: TuningTask) -> TaskFigures:
         records, times = self.by_task[task.key], self.times[task.key]
         trials = [r for r in records if not r.final]
-        best = next((simplest(ranked) for ranked in ranked_records(records).values()), None)
+        best = next((chosen_of(ranked) for ranked in ranked_records(records).values()), None)
         return TaskFigures(
             id=self.ids[task.key],
             key=task.key,

@@ -78,7 +78,7 @@ def usual_numbers(dag: ComputeDAG) -> tuple[Numbers, ...]:
     sixteenth, a quarter and all of longer lengths.
     """
     mosts = numbers_of(dag)
-    points = (tuple(_usual(most)[k] for most in mosts.values()) for k in range(3))
+    points = (tuple(usual_of(most)[k] for most in mosts.values()) for k in range(3))
     return tuple(dict(zip(mosts, p, strict=True)) for p in dict.fromkeys(points) if mosts)
 
 
@@ -94,7 +94,8 @@ def usual(dag: ComputeDAG) -> ComputeDAG:
     return every[len(every) // 2]
 
 
-def _usual(most: int) -> tuple[int, int, int]:
+def usual_of(most: int) -> tuple[int, int, int]:
+    """The usual values of a number of at most so many, smallest first."""
     least = 1 if most <= _FEW else most // _LEAST
     return least, max(1, round(math.sqrt(least * most))), most
 

@@ -13,7 +13,10 @@ from autotune.tuner.events import (
     DevicesChanged,
     Event,
     FinalistsMeasured,
+    NetworkChosen,
+    NetworkProgress,
     NetworkTimed,
+    NetworkTried,
     NoiseNoticed,
     OfTarget,
     SessionFinished,
@@ -26,7 +29,14 @@ from autotune.tuner.events import (
     of_target,
 )
 from autotune.tuner.outlook import Outlook, outlook
-from autotune.tuner.protocols import CandidateMeasurer, LearnedModel, Policy, Sink
+from autotune.tuner.protocols import (
+    CandidateMeasurer,
+    Finals,
+    LearnedModel,
+    NetworkWinner,
+    Policy,
+    Sink,
+)
 from autotune.tuner.replay import ReplayMeasurer
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.session import Run, Session
@@ -53,8 +63,13 @@ __all__ = [
     "DevicesChanged",
     "Event",
     "FinalistsMeasured",
+    "Finals",
     "LearnedModel",
+    "NetworkChosen",
+    "NetworkProgress",
     "NetworkTimed",
+    "NetworkTried",
+    "NetworkWinner",
     "NoiseNoticed",
     "OfTarget",
     "Outlook",

@@ -10,6 +10,8 @@ from autotune.records.record import Log
 
 FINAL_TIME = 0.06
 """Share of the time budget that is kept for measuring the finalists again."""
+NETWORK_TIME = 0.1
+"""Share that is kept behind these for the finalists in the compiled network."""
 
 
 class StopReason(StrEnum):
@@ -47,9 +49,17 @@ class Budget:
     time_s: float | None = None
 
     @property
+    def of_tasks(self) -> Budget:
+        """What is left of it for tasks alone, where finalists are tried in the network then."""
+        return self._less(NETWORK_TIME)
+
+    @property
     def of_search(self) -> Budget:
         """What is left of it for the search: the finalists are measured again at the end."""
-        time_s = None if self.time_s is None else self.time_s * (1 - FINAL_TIME)
+        return self._less(FINAL_TIME)
+
+    def _less(self, share: float) -> Budget:
+        time_s = None if self.time_s is None else self.time_s * (1 - share)
         return Budget(self.trials, time_s)
 
     def reached(self, n_trials: int, elapsed_s: float) -> StopReason | None:

@@ -137,6 +137,40 @@ class FinalistsMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkProgress:
+    """Finalists are tried in the compiled network. `doing`: compiling (the network of that number),
+    profiling (so many networks, kernel by kernel) or timing (one with so many changes)."""
+
+    doing: str
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkTried:
+    """The network with `n_changes` was timed in turns with that of what is fastest alone.
+
+    `ratio`: seconds with over without them, with its interval; `is_kept`: whether they are chosen.
+    """
+
+    n_changes: int
+    ratio: float
+    low: float
+    high: float
+    is_kept: bool
+
+
+@brief
+@dataclass(frozen=True, slots=True)
+class NetworkChosen:
+    """Tasks for which something else was chosen in the network than alone, of `n_tried` changes;
+    `ratio`: as above. None is tried where the time is too short."""
+
+    n_tried: int
+    changed: tuple[str, ...]
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class NoiseNoticed:
     """Co-tenants use the machine; told once in a session, of each device of a fleet."""
 
@@ -215,6 +249,9 @@ Event: TypeAlias = (
     | TaskImproved
     | TaskFinished
     | FinalistsMeasured
+    | NetworkProgress
+    | NetworkTried
+    | NetworkChosen
     | NoiseNoticed
     | DevicesChanged
     | DeviceLeftOut

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
-from autotune.records.distill import ranked_records, simplest
+from autotune.records.distill import chosen_of, ranked_records
 from autotune.records.record import MeasureRecord
 from autotune.result import MeasureStatus
 from autotune.tuner.totals import TaskTimes
@@ -81,7 +81,8 @@ class Ledger:
 
     def ranking(self, task: str) -> list[MeasureRecord]:
         """The valid records of a task, one per schedule, fastest first."""
-        one_each = {r.steps_json: r for r in self.by_task.get(task, []) if r.result.latency_s}
+        alone = (r for r in self.by_task.get(task, []) if r.result.latency_s and r.is_alone)
+        one_each = {r.steps_json: r for r in alone}
         return sorted(one_each.values(), key=lambda r: r.result.latency_s or 0.0)
 
     def times(self, task: str) -> TaskTimes:
@@ -96,7 +97,9 @@ class Ledger:
         for ranked in ranked_records(self.by_task.get(task, [])).values():
             own = [r for r in ranked if default and r.steps_json == default.steps_json]
             untuned_s = own[0].result.latency_s if own else None
-            return TaskTimes(untuned_s, simplest(ranked).result.latency_s, estimate_s)
+            best = chosen_of(ranked)
+            is_taken = best.in_network.is_taken if best.in_network else None
+            return TaskTimes(untuned_s, best.result.latency_s, estimate_s, is_taken)
         return TaskTimes(estimate_s=estimate_s)
 
     @property

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from autotune.measure.protocols import Built
-from autotune.records.record import Entry
+from autotune.records.record import Entry, InNetwork, MeasureRecord
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
 from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.te.dag import ComputeDAG
+
+if TYPE_CHECKING:
+    from autotune.tuner.events import Event
 
 
 class Policy(Protocol):
@@ -75,6 +79,19 @@ class CandidateMeasurer(Protocol):
     ) -> Iterable[MeasureResult]:
         """Time finalists in turns, `rounds` repeats each."""
         ...
+
+
+@dataclass(frozen=True)
+class NetworkWinner:
+    """What a task is to be in the network: `record` as it was measured alone, and how it won."""
+
+    task: str
+    record: MeasureRecord
+    told: InNetwork
+
+
+Finals: TypeAlias = "Callable[[float], Generator[Event, None, Sequence[NetworkWinner]]]"
+"""Tries finalists in the compiled network for so many seconds; gives what won."""
 
 
 class LearnedModel(Protocol):

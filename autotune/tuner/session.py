@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, groupby
 from typing import TypeAlias
@@ -29,7 +29,7 @@ from autotune.records.record import End, InTurns, Log, MeasureRecord
 from autotune.result import MeasureResult
 from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.tuner.bound import believed
-from autotune.tuner.budget import Budget, StopReason, TaskStop, spent
+from autotune.tuner.budget import NETWORK_TIME, Budget, StopReason, TaskStop, spent
 from autotune.tuner.events import (
     BatchMeasured,
     CandidateBuilt,
@@ -46,7 +46,14 @@ from autotune.tuner.events import (
 )
 from autotune.tuner.ledger import Default, Ledger
 from autotune.tuner.outlook import Outlook, least_s, outlook
-from autotune.tuner.protocols import CandidateMeasurer, LearnedModel, Policy, Sink
+from autotune.tuner.protocols import (
+    CandidateMeasurer,
+    Finals,
+    LearnedModel,
+    NetworkWinner,
+    Policy,
+    Sink,
+)
 from autotune.tuner.scheduler import Scheduler, TaskState
 from autotune.tuner.task import TuningTask
 from autotune.tuner.totals import Totals, fastest
@@ -103,6 +110,7 @@ class Session:
     are proposed first of tasks without measurements, made in advance. `noise`: how much
     others disturbed, and `peaks`: what the bounds come from, for the end of the log. `finals`: at
     the end, measure the best few of every task again before one of them is declared the winner.
+    `network`: and then some of them in the compiled network.
     `networks`: where the model may become one of several, the tasks of each with their weights in
     it; else `tasks` are those of the only one. `numbers`: of records, where several sessions
     write one log. `begun_s`: on the clock, from which on time counts against the budget; None:
@@ -124,6 +132,7 @@ class Session:
     first: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     drafted: Mapping[str, Sequence[Candidate]] = field(default_factory=dict)
     finals: bool = True
+    network: Finals | None = None
     noise: Callable[[], dict[str, object]] = dict
     peaks: Peaks | None = None
     networks: Sequence[Sequence[TuningTask]] = ()
@@ -138,6 +147,7 @@ class Session:
     _before_s: float = 0.0
     _started_s: float | None = None
     _gained: InTurns | None = None
+    _is_cut_off: bool = False
     _is_outlook_told: bool = False
 
     def replay(self, log: Log) -> None:
@@ -145,6 +155,7 @@ class Session:
         self.ledger.next_sequence = 1 + max((r.sequence for r in log.records), default=-1)
         self._before_s = spent(log).elapsed_s
         self._gained = self._in_turns(log)
+        self._is_cut_off = bool(log.records) and not _has_ended(log)
         ours = [r for r in log.records if self._is_ours(r)]
         self.ledger.add(ours, live=False)
         batches = list(self._batches([r for r in ours if not r.final]))
@@ -188,8 +199,11 @@ class Session:
         try:
             yield self._start()
             reason = yield from self._search()
-            if self.finals and self.ledger.n_live and reason is not StopReason.INTERRUPTED:
-                yield from self._measure_finals()
+            if self.finals and reason is not StopReason.INTERRUPTED:
+                if self.ledger.n_live:
+                    yield from self._measure_finals()
+                if self.ledger.n_live or self._is_cut_off:
+                    yield from self._choose_in_network()
         except (KeyboardInterrupt, GeneratorExit):
             reason = StopReason.INTERRUPTED
             raise
@@ -354,7 +368,10 @@ class Session:
         return self._search_budget().reached(n_trials, self.elapsed_s())
 
     def _search_budget(self) -> Budget:
-        return self.budget.of_search if self.finals else self.budget
+        return self._task_budget().of_search if self.finals else self.budget
+
+    def _task_budget(self) -> Budget:
+        return self.budget.of_tasks if self.network else self.budget
 
     def _ask(self, state: TaskState, n_building: int = 0, n_batches: int = 1) -> list[Candidate]:
         """New candidates of a task, as many as the budget has room for after `n_building` more."""
@@ -485,10 +502,37 @@ class Session:
             yield self._measure_final(batch)
         self.sink.sync()
 
+    def _choose_in_network(self) -> _Turns:
+        """Try finalists in the compiled network; what wins there is written to the log."""
+        if self.network is None or self.stop():
+            return
+        elapsed_s = self.elapsed_s()
+        time_s = elapsed_s * NETWORK_TIME / (1 - NETWORK_TIME)
+        if self.budget.time_s is not None:
+            time_s = min(time_s, self.budget.time_s - elapsed_s)
+        begin = self.clock()
+        won = yield from self.network(time_s)
+        records = [self._in_network(winner) for winner in won]
+        self.sink.append(records)
+        self.sink.sync()
+        self.ledger.add(records, live=False)
+        self.ledger.seconds.measure += self.clock() - begin
+
+    def _in_network(self, winner: NetworkWinner) -> MeasureRecord:
+        return replace(
+            winner.record,
+            run_id=self.run.run_id,
+            sequence=self._next_number(),
+            elapsed_s=self.elapsed_s(),
+            final=True,
+            in_network=winner.told,
+        )
+
     def _fill_finals(self, waiting: Iterator[TaskState]) -> None:
         """Begin batches of finalists until every slot has one, or time is up."""
         while len(self._flying) < self.measurer.n_slots:
-            late = self.budget.time_s is not None and self.elapsed_s() >= self.budget.time_s
+            limit_s = self._task_budget().time_s
+            late = limit_s is not None and self.elapsed_s() >= limit_s
             state = None if late or self.stop() else next(waiting, None)
             if state is None:
                 return
@@ -574,3 +618,9 @@ class Session:
             seconds=self._seconds(),
             n_remeasured=self._n_remeasured,
         )
+
+
+def _has_ended(log: Log) -> bool:
+    """Whether the last run with measurements came to its end."""
+    ends = {end.run_id: end.reason for end in log.ends}
+    return ends.get(log.records[-1].run_id, StopReason.INTERRUPTED) != StopReason.INTERRUPTED

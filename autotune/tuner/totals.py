@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.graph.network import takes_whole
+from autotune.graph.network import UNDECIDED, takes_whole
 from autotune.tuner.task import TuningTask
 
 _ROUNDING = 1e-9
@@ -21,11 +21,15 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
-    """Seconds of a task: its default program, as measured and as estimated; its best program."""
+    """Seconds of a task: its default program, as measured and as estimated; its best program.
+
+    `is_taken`: whether it replaces its parts, where that was decided in the compiled network.
+    """
 
     untuned_s: float | None = None
     tuned_s: float | None = None
     estimate_s: float | None = None
+    is_taken: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +130,9 @@ def _estimates(times: Mapping[str, TaskTimes]) -> dict[str, float]:
 def _tuned_s(tasks: Sequence[TuningTask], times: Mapping[str, TaskTimes]) -> list[float | None]:
     """Seconds of one call each of `_calls` as tuned, where they are known."""
     tuned = {key: t.tuned_s for key, t in times.items() if t.tuned_s is not None}
+    taken = {key: t.is_taken for key, t in times.items() if t.is_taken is not None}
     estimated = _estimates(times)
-    return [_seconds(calls, tuned, tuned, estimated) for calls in _calls(tasks)]
+    return [_seconds(calls, tuned, tuned, estimated, taken) for calls in _calls(tasks)]
 
 
 def _calls(tasks: Sequence[TuningTask]) -> Iterator[_Calls]:
@@ -149,6 +154,7 @@ def _seconds(
     seconds: Mapping[str, float],
     measured_s: Mapping[str, float],
     estimate_s: Mapping[str, float],
+    taken: Mapping[str, bool] = UNDECIDED,
 ) -> float | None:
     """`seconds` of the tasks that `compile` would call, given these measurements and estimates.
 
@@ -159,7 +165,7 @@ def _seconds(
     both = {calls.whole, *calls.tasks}
     if not (both <= measured_s.keys() or both <= estimate_s.keys()):
         return None
-    is_whole = takes_whole(calls.whole, calls.tasks, measured_s, estimate_s)
+    is_whole = takes_whole(calls.whole, calls.tasks, measured_s, estimate_s, taken)
     return _sum_s((calls.whole,) if is_whole else calls.tasks, seconds)
 
 

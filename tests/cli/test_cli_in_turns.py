@@ -12,7 +12,7 @@ import pytest
 from jsonschema import validate
 
 from autotune.api.request import Source
-from autotune.api.tune.in_turns import NotComparable, require_comparable
+from autotune.api.tune.comparable import NotComparable, require_comparable
 from autotune.api.tune.session import create, prepare
 from autotune.cli.schemas import output_schema
 from autotune.cli.wording import as_options

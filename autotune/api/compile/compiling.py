@@ -38,7 +38,6 @@ from autotune.graph.reader.model_files import is_path
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.machine import require_threads
-from autotune.measure.parallel_map import held_processes
 from autotune.measure.program_device import program_device
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact, Tuned
@@ -50,7 +49,7 @@ from autotune.network.check.state_check import check_state
 from autotune.network.compile.compiler import compile_variants
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
-from autotune.records import Header, Log, read_log
+from autotune.records import Header, Log, MeasureRecord, read_log
 from autotune.records.store import store_to_read
 from autotune.target import Target, is_of_file, parse_target, runs_here
 from autotune.target.tiles import denial
@@ -236,8 +235,7 @@ def compile_plan(plan: CompilePlan, sources: Sources | None = None) -> Compiled:
     notes = *form_notes(plan.precision, plan.target), *_scores_notes(sources.networks)
     for text in (*denial(), *sources.notes, *notes):
         plan.note(text)
-    with held_processes():
-        found = _by_precision(sources, plan)
+    found = _by_precision(sources, plan)
     plan.bound.files.require_same()
     return found
 
@@ -325,6 +323,14 @@ def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[N
     if not networks:
         artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)
         return _named(artifact, plan, {}, ()), sources.wholes
+    plan, networks, best = measured_networks(networks, plan)
+    return made_network(sources, networks, plan, best)
+
+
+def measured_networks(
+    networks: Sequence[Network], plan: CompilePlan
+) -> tuple[CompilePlan, Sequence[Network], dict[str, MeasureRecord]]:
+    """The plan with what its store knows, the best records, and the networks in their names."""
     plan = with_stored_records(plan, networks)
     best = best_records(networks, plan)
     workloads = plan.known.workloads if plan.known else {}
@@ -332,6 +338,16 @@ def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[N
         if key in workloads:
             dag = workloads[key].dag
             networks = [under_names_of(n, dag) if key in n.tasks else n for n in networks]
+    return plan, networks, best
+
+
+def made_network(
+    sources: Sources,
+    networks: Sequence[Network],
+    plan: CompilePlan,
+    best: Mapping[str, MeasureRecord],
+) -> tuple[Artifact, Sequence[Network]]:
+    """The artifact of these records, see `measured_networks`, and the networks to check it by."""
     tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
     networks, steps = choose(networks, plan, best)
     steps = fitting(networks, steps, plan, best)

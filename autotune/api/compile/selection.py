@@ -170,7 +170,7 @@ def _forms(log: Log, keys: Iterable[str]) -> set[str]:
 def choose(
     networks: Sequence[Network],
     plan: CompilePlan,
-    best: dict[str, MeasureRecord],
+    best: Mapping[str, MeasureRecord],
 ) -> tuple[list[Network], dict[str, Steps]]:
     """The faster alternative of every chain, and a schedule for every task.
 
@@ -185,7 +185,8 @@ def choose(
     steps |= {key: record.steps for key, record in best.items()}
     guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}
     latency_s = {key: record.result.latency_s or math.inf for key, record in best.items()}
-    kept = [chosen(network, latency_s, guess) for network in networks]
+    decided = taken_in(best)
+    kept = [chosen(network, latency_s, guess, decided) for network in networks]
     used = tasks_of(kept)
     n_tasks = len(tasks)
     if weights := shared_weights(kept):
@@ -201,6 +202,12 @@ def choose(
         taken = counted_of(len(missing) - n_carried, n_tasks, "task", "take")
         plan.note(f"{taken} the analytic default")
     return kept, {key: steps[key] for key in used}
+
+
+def taken_in(best: Mapping[str, MeasureRecord]) -> dict[str, bool]:
+    """Whether tasks replace their parts, where that was decided in the compiled network."""
+    decided = {key: r.in_network.is_taken for key, r in best.items() if r.in_network is not None}
+    return {key: is_taken for key, is_taken in decided.items() if is_taken is not None}
 
 
 def drafted(plan: CompilePlan, tasks: Mapping[str, ComputeDAG]) -> dict[str, Candidate]:

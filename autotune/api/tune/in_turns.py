@@ -21,7 +21,7 @@ from autotune.api.bindings import variants_of
 from autotune.api.compile.compiling import compile_plan, plan_of_log
 from autotune.api.request import CompileRequest, Note, never, silent
 from autotune.api.sources import model_bytes
-from autotune.config import AUTO, TuneConfig
+from autotune.api.tune.comparable import require_comparable
 from autotune.errors import AutotuneError
 from autotune.machine import read_limits
 from autotune.measure.memory_plan import private_bytes, require_memory
@@ -29,29 +29,11 @@ from autotune.network.bench.gate import GateVerdict, Rounds, loads_of, rounds_wi
 from autotune.network.runtime.loading import proved_model
 from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.records import End, InTurns, Journal, Log, read_log
-from autotune.target import runs_here
 
 _TIME_S = 6.0
 """After which the least rounds are enough: see `rounds_within`."""
 _MOST_VARIANTS = 3
 """Of a model, those that are used most."""
-
-
-class NotComparable(AutotuneError):
-    """The network of a log cannot be timed in turns with the untuned one, here or at all."""
-
-
-def require_comparable(log: Log) -> None:
-    """Raise NotComparable where the network of `log` cannot run here, or its parts are no model."""
-    config, header = TuneConfig.from_json(log.settings), log.header
-    if config.runner or not runs_here(header.target):
-        raise NotComparable(f"code for {header.target.cpu} runs elsewhere", "bench it there")
-    if header.state:
-        raise NotComparable("a model with a state has no inference of one length", "time its steps")
-    if not header.model_path:
-        raise NotComparable("the model came from no file", "compile and bench it")
-    if config.precision == AUTO:
-        raise NotComparable("with precision auto, compiling measures", "compile and bench it")
 
 
 def compare_in_turns(path: Path, stop: Callable[[], bool] = never) -> InTurns:
@@ -137,7 +119,7 @@ def concluded(
         with begin():
             found = compare_in_turns(journal.path, stop)
     except AutotuneError as error:
-        note(f"not timed in turns with the untuned network: {error.message}")
+        note(f"not timed in turns with the untuned network, nor finalists in it: {error.message}")
         return None
     if stop():
         return None

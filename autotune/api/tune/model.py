@@ -89,7 +89,7 @@ class _Search:
     def events(self, session: OpenSession) -> Events:
         """All of the session, then the comparison where it has come to its end."""
         ends: list[SessionFinished] = []
-        tuning = session.start(self.stop, self.note, self.rules)
+        tuning = session.start(self.stop, self.note, self.rules, compiles=self.compare)
         for text in session.notes_of_set_up():
             self.note(text)
         for event in tuning.events():

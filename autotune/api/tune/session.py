@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from autotune.api.origins import remember
 from autotune.api.request import Note, ResumeRequest, Source, TuneRequest, never, silent
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note
+from autotune.api.tune.comparable import is_comparable
+from autotune.api.tune.in_network import in_network
 from autotune.api.tune.machines import TunedMachine, fleet_device, machines_of, with_machine
 from autotune.api.tune.several import SeveralTunings
 from autotune.api.tune.tuning import (
@@ -262,12 +265,28 @@ class OpenSession:
         note: Note = silent,
         rules: Sequence[Rule] = (),
         device: Device | None = None,
+        compiles: bool = False,
     ) -> Tuning | SeveralTunings:
-        """Measure the peaks of the machine and learn from earlier logs; see `Tuning`."""
+        """Measure the peaks of the machine and learn from earlier logs; see `Tuning`.
+
+        `compiles`: the finalists are tried in the compiled network, where it can run here.
+        """
+        compiles = compiles and len(self.runs) == 1 and is_comparable(self.log)
         found = [
-            Tuning(self.journal, run.log, run.header, run.budget, stop, note, rules, device)
+            Tuning(
+                self.journal,
+                run.log,
+                run.header,
+                run.budget,
+                stop,
+                note,
+                rules,
+                device,
+            )
             for run in self.runs
         ]
+        if compiles:
+            found[0].in_network = partial(in_network, self.journal.path, stop=stop, note=note)
         for tuning in found:
             tuning.begun_s = self.begun_s
         if len(found) == 1:

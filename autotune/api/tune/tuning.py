@@ -64,6 +64,7 @@ from autotune.tuner import (
     DeviceLeftOut,
     DevicesChanged,
     Event,
+    Finals,
     NoiseNoticed,
     Run,
     Scheduler,
@@ -123,6 +124,8 @@ class Tuning:
         """Warm start from earlier logs and from a store."""
         self.numbers: Iterator[int] | None = None
         """Numbers for records, where several write one log."""
+        self.in_network: Finals | None = None
+        """What tries finalists in the compiled network, at the end."""
 
     @property
     def target(self) -> Target:
@@ -182,6 +185,7 @@ class Tuning:
             batch=config.batch,
             default=default,
             first=self.warm.first,
+            network=self.in_network,
             drafted=self._drafted(measurer.n_slots) if measurer.n_slots > 1 else {},
         )
 

@@ -217,14 +217,18 @@ def measure_rounds(
     reference: Run | None,
     is_enough: Callable[[Rounds], bool],
     clock: Callable[[], float] = time.perf_counter,
+    block_s: float = BLOCK_S,
 ) -> Rounds:
-    """Rounds, until they are enough. In each, all sides are loaded and take turns run by run."""
+    """Rounds, until they are enough. In each, all sides are loaded and take turns run by run.
+
+    `block_s`: of each side in a round, see `BLOCK_S`.
+    """
     loads = [load for load in (now, before, reference and (lambda: reference)) if load is not None]
     fastest: list[list[float]] = [[] for _ in loads]
     firsts, order = turns(len(loads), 1), turns(len(loads))
     while True:
         sides = {n: loads[n]() for n in next(firsts)}
-        for n, times in enumerate(_round(sides, order, clock)):
+        for n, times in enumerate(_round(sides, order, clock, block_s)):
             fastest[n].append(min(times))
         sides.clear()  # before the next ones come
         known = iter(map(tuple, fastest))
@@ -234,14 +238,17 @@ def measure_rounds(
 
 
 def _round(
-    sides: Mapping[int, Run], order: Iterator[tuple[int, ...]], clock: Callable[[], float]
+    sides: Mapping[int, Run],
+    order: Iterator[tuple[int, ...]],
+    clock: Callable[[], float],
+    block_s: float,
 ) -> list[list[float]]:
     """Seconds of the runs of every side, behind one that warms it up."""
     for side in sides.values():
         side()
     times: list[list[float]] = [[] for _ in sides]
     start = before = clock()
-    shortest, longest = BLOCK_S * len(sides), _LONGEST_S * len(sides)
+    shortest, longest = block_s * len(sides), _LONGEST_S * len(sides)
     while before - start < (shortest if len(times[0]) >= _LEAST_RUNS else longest):
         for n in next(order):
             sides[n]()
