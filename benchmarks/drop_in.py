@@ -27,7 +27,7 @@ from benchmarks.results import FOLDER, append_row
 
 FIELDS = (
     "client", "machine", "sessions", "first_theirs_s", "first_ours_s", "theirs_ms", "ours_ms",
-    "ratio", "compiled", "shapes", "equal", "outside",
+    "ratio", "compilations", "shapes", "equal", "outside",
 )  # fmt: skip
 _ROUNDS, _BLOCK_S = 7, 1.0
 _PAUSE_S = 0.2
@@ -223,7 +223,7 @@ def _settled(call: Callable[[], Any], sessions: list[Any], seconds: float) -> An
     states = [session.autotune_status() for session in sessions]
     return {
         "sessions": len(states),
-        "compiled": sum(state.n_compiled for state in states),
+        "compilations": sum(state.n_compilations for state in states),
         "shapes": sum(len(state.shapes) for state in states),
         "outside": "; ".join(dict.fromkeys(state.reason for state in states if state.reason)),
         "status": [str(state) for state in states],
@@ -253,7 +253,7 @@ def measured(name: str, machine: str, wait_s: float) -> dict[str, str] | None:
     figures = (
         name, machine, settled["sessions"], *first_s,
         f"{1e3 * theirs_s:.2f}", f"{1e3 * ours_s:.2f}", f"{ours_s / theirs_s:.3f}",
-        settled["compiled"], settled["shapes"], "yes" if len(answers) == 1 else "no",
+        settled["compilations"], settled["shapes"], "yes" if len(answers) == 1 else "no",
         settled["outside"],
     )  # fmt: skip
     return dict(zip(FIELDS, map(str, figures), strict=True))

@@ -404,8 +404,9 @@ Packages of PyPI that carry models and import onnxruntime, as they are, in two p
 ONNX Runtime, one after `autotune.install()` ([drop-in](../drop-in.md)), both at their own settings.
 *first*: from the making of the client's objects to the end of its first call. The others are
 medians of calls of the client as a whole, in turns, after everything that it calls was compiled or
-given up; *ratio* is ours over theirs. *compiled*: of so many shapes of its sessions. *equal*:
-whether it gives the same. *outside*: why sessions stay ONNX Runtime's.
+given up; *ratio* is ours over theirs. *compilations*: of networks, for so many shapes that its
+sessions were called with. *equal*: whether it gives the same. *outside*: why sessions stay ONNX
+Runtime's.
 
     python -m benchmarks.drop_in
 """
@@ -434,7 +435,7 @@ _PLAIN = {
         """
 Networks compiled once for every size up to a most
 ([shapes](../shapes.md#every-size-up-to-a-most)) beside artifacts of single sizes, in turns, nothing
-tuned: a layer of a transformer encoder (256 wide), BERT and ViT of small models' widths with random
+tuned: a layer of a transformer encoder (256 wide), BERT, GPT-2, ViT and SegFormer with random
 weights, a recogniser of text lines 48 high. Compiling takes 2 to 4 times as long as for one size.
 
     python -m benchmarks.any_size [FILE --dim NAME=..MOST] --machine NAME

@@ -6,6 +6,8 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias, TypeVar
 
 from autotune.machine import read_limits
@@ -52,25 +54,55 @@ def parallel_map(
     n_helping = max(1, min(most, len(arguments) // MIN_SHARE))
     n_children = n_helping - (not is_apart or not arguments)
     crashes: list[ChildCrash] = []
-    blobs = [pickle.dumps(function)] if n_children else []
-    setup = Setup("autotune.measure.parallel_map:serve_calls", blobs=blobs)
-    children = [Child(setup, _START_TIMEOUT_S) for _ in range(n_children)]
-    with ThreadPoolExecutor(max(1, n_children)) as threads:
-        try:
-            for child in children:
-                child.start()  # in this thread: a child ends with the thread that started it
-            helped = [threads.submit(_feed, child, todo, keep, crashes) for child in children]
-            for index, argument in () if is_apart else _taken(todo):
-                keep(index, function(argument))
-            wait(helped)
-            if is_apart and crashes:
-                raise crashes[0]
-            for index, argument in _taken(todo):
-                keep(index, function(argument))
-        finally:
-            for child in children:
-                child.kill()
+    called = pickle.dumps(function) if n_children else b""
+    with _children(n_children) as children, ThreadPoolExecutor(max(1, n_children)) as threads:
+        helped = [threads.submit(_feed, child, called, todo, keep, crashes) for child in children]
+        for index, argument in () if is_apart else _taken(todo):
+            keep(index, function(argument))
+        wait(helped)
+        if is_apart and crashes:
+            raise crashes[0]
+        for index, argument in _taken(todo):
+            keep(index, function(argument))
     return [found[n] for n in range(len(arguments))]
+
+
+_HELD: ContextVar[list[Child] | None] = ContextVar("held", default=None)
+"""Processes that nothing asks at the moment, for the next map."""
+
+
+@contextmanager
+def held_processes() -> Iterator[None]:
+    """Maps in the block, of this thread, have the same processes: starting one takes a second."""
+    idle: list[Child] = []
+    token = _HELD.set(idle)
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+        for child in idle:
+            child.kill()
+
+
+@contextmanager
+def _children(n: int) -> Iterator[list[Child]]:
+    """Processes for one map, which have begun to start."""
+    idle = _HELD.get()
+    setup = Setup("autotune.measure.parallel_map:serve_calls")
+    taken = [idle.pop() for _ in range(min(n, len(idle)))] if idle else []
+    taken += [Child(setup, _START_TIMEOUT_S) for _ in range(n - len(taken))]
+    is_done = False
+    try:
+        for child in taken:
+            child.start()  # in this thread: a child ends with the thread that started it
+        yield taken
+        is_done = True
+    finally:
+        if is_done and idle is not None:
+            idle += taken
+        else:  # it may be in the middle of a call
+            for child in taken:
+                child.kill()
 
 
 def _taken(todo: Todo[A]) -> Iterator[tuple[int, A]]:
@@ -83,7 +115,11 @@ def _taken(todo: Todo[A]) -> Iterator[tuple[int, A]]:
 
 
 def _feed(
-    child: Child, todo: Todo[A], keep: Callable[[int, B], None], crashes: list[ChildCrash]
+    child: Child,
+    called: bytes,
+    todo: Todo[A],
+    keep: Callable[[int, B], None],
+    crashes: list[ChildCrash],
 ) -> None:
     """Let `child` work until it fails; the argument on which it failed goes back to `todo`."""
     try:
@@ -91,7 +127,7 @@ def _feed(
     except WorkerError:
         return
     for index, argument in _taken(todo):
-        request = Message("call", {}, [pickle.dumps(argument)])
+        request = Message("call", {}, [called, pickle.dumps(argument)])
         try:
             reply = child.request(request, _TIMEOUT_S, MAX_BYTES)
         except (ChildCrash, ChildTimeout) as error:
@@ -105,14 +141,14 @@ def _feed(
 
 
 def serve_calls(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
-    """The handler of a process that calls one function.
+    """The handler of a process that calls functions.
 
-    Function, arguments and results are pickled: these processes run the code of this package and
+    Functions, arguments and results are pickled: these processes run the code of this package and
     nothing that it has generated.
     """
-    function = pickle.loads(blobs[0])
 
     def handle(message: Message) -> Message:
-        return Message("value", {}, [pickle.dumps(function(pickle.loads(message.blobs[0])))])
+        function, argument = map(pickle.loads, message.blobs)
+        return Message("value", {}, [pickle.dumps(function(argument))])
 
     return handle

@@ -24,6 +24,7 @@ from autotune.target import Target
 from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, loads, variables
+from autotune.te.numbers import elements
 
 MAX_TILE = 32
 """Most iterations of one unrolled axis of a register tile."""
@@ -141,8 +142,11 @@ def constants_of(state: State, op: Compute) -> list[str]:
 
 
 def batch_and_rows(op: Compute) -> tuple[list[str], list[str]]:
-    """Axes that all loads use, and those that the weights do not; the last is the channel."""
-    used = [{v for i in x.indices for v in variables(i)} for x in op.reads]
+    """Axes that all loads use, and those that the weights do not; the last is the channel.
+
+    Numbers of the call use none.
+    """
+    used = [{v for i in x.indices for v in variables(i)} for x in elements(op)]
     names = [a.name for a in op.axes[:-1]]
     batch = [n for n in names if all(n in u for u in used)]
     return batch, [n for n in names if n not in batch]

@@ -47,6 +47,11 @@ def is_number(e: Expr) -> bool:
     return all(isinstance(i, Const) for i in e.indices)
 
 
+def elements(op: Compute) -> list[Load]:
+    """What `op` reads but the numbers of the call."""
+    return [x for x in op.reads if not is_number(x)]
+
+
 def _is_scalar(tensor: Tensor) -> bool:
     return tensor.dtype == INDEX and tensor.size == 1
 

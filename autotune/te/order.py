@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
 from autotune.te.expr import Expr, Load, Tensor, map_expr, variables
+from autotune.te.numbers import elements
 
 Order = tuple[int, ...]
 """Old positions of dimensions, in their new order."""
@@ -46,9 +47,9 @@ def reordered(dag: ComputeDAG, orders: Mapping[str, Order]) -> ComputeDAG:
 
 def _order(dag: ComputeDAG, op: Compute) -> Order | None:
     """The dimensions of `op` in the order of its source; None where it stays as it is."""
-    if op.name in dag.outputs or op.reduce_axes or len(op.reads) != 1:
+    if op.name in dag.outputs or op.reduce_axes or len(read := elements(op)) != 1:
         return None
-    places = [_places(axis.name, op.reads[0]) for axis in op.axes]
+    places = [_places(axis.name, read[0]) for axis in op.axes]
     if any(len(at) != 1 for at in places):
         return None
     order = tuple(sorted(range(len(op.axes)), key=lambda n: places[n][0]))

@@ -6,7 +6,7 @@ import math
 
 from autotune.te.dag import Compute
 from autotune.te.expr import Const, Load, Select, is_guard, variables
-from autotune.te.numbers import is_number
+from autotune.te.numbers import elements
 
 MAX_WINDOW = 25
 """A window up to this many points may be unrolled whole inside a register tile."""
@@ -22,7 +22,7 @@ def is_window(op: Compute) -> bool:
 def moves_with_last(op: Compute) -> bool:
     """Whether every load advances with the innermost axis: nothing is shared by its points."""
     last = op.axes[-1].name
-    return all(any(last in variables(i) for i in x.indices) for x in _elements(op))
+    return all(any(last in variables(i) for i in x.indices) for x in elements(op))
 
 
 def reuses(op: Compute) -> bool:
@@ -30,12 +30,7 @@ def reuses(op: Compute) -> bool:
     if not op.axes or moves_with_last(op):
         return False
     wide = {a.name for a in op.axes if a.extent > 1}
-    return any(wide - {v for i in x.indices for v in variables(i)} for x in _elements(op))
-
-
-def _elements(op: Compute) -> list[Load]:
-    """What is read but the numbers of the call."""
-    return [x for x in op.reads if not is_number(x)]
+    return any(wide - {v for i in x.indices for v in variables(i)} for x in elements(op))
 
 
 def window_size(op: Compute) -> int:

@@ -38,6 +38,7 @@ from autotune.graph.reader.model_files import is_path
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.machine import require_threads
+from autotune.measure.parallel_map import held_processes
 from autotune.measure.program_device import program_device
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact, Tuned
@@ -235,7 +236,8 @@ def compile_plan(plan: CompilePlan, sources: Sources | None = None) -> Compiled:
     notes = *form_notes(plan.precision, plan.target), *_scores_notes(sources.networks)
     for text in (*denial(), *sources.notes, *notes):
         plan.note(text)
-    found = _by_precision(sources, plan)
+    with held_processes():
+        found = _by_precision(sources, plan)
     plan.bound.files.require_same()
     return found
 

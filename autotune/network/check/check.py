@@ -49,7 +49,12 @@ from autotune.network.check.experiments import (
     unit_of,
 )
 from autotune.network.check.oracles import Oracle, Oracles, Original, by_onnxruntime
-from autotune.network.check.quantised_outputs import is_quantised, is_within_a_step, output_steps
+from autotune.network.check.quantised_outputs import (
+    has_scales,
+    is_quantised,
+    is_within_a_step,
+    output_steps,
+)
 from autotune.network.check.standard import Judgement, by_definition
 from autotune.network.check.undefined_outputs import draws, undefined_outputs
 from autotune.network.runtime.hybrid_runtime import HybridModel
@@ -90,7 +95,7 @@ def check_model(
     own = [dict(given)] if isinstance(given, Mapping) else list(given or ())
     kinds = (
         *((GIVEN, x) for x in own),
-        *islice(check_inputs(model.input_info, original.proto.graph, seed), n_kinds),
+        *islice(check_inputs(model.input_info, original.outline.graph, seed), n_kinds),
     )
     findings = _Findings(model, network, oracles, bool(own), experience or Experience())
     for kind, inputs in kinds:
@@ -109,9 +114,11 @@ class _Findings:
         has_given: bool,
         experience: Experience,
     ) -> None:
-        proto = oracles.original.proto
-        undefined = undefined_outputs(proto.graph, draws(model.artifact))
-        kinds = is_quantised(proto), output_steps(proto), undefined, has_given, experience
+        original = oracles.original
+        outline = original.outline
+        undefined = undefined_outputs(outline.graph, draws(model.artifact))
+        steps = output_steps(original.proto if has_scales(outline) else outline)
+        kinds = is_quantised(outline), steps, undefined, has_given, experience
         self._setting = _Setting(model, network, oracles, *kinds)
         self._tallies: dict[str, Tally] = {}
         self._notes: dict[tuple[str, str], tuple[float, str]] = {}
@@ -149,7 +156,7 @@ class _Findings:
     def report(self, n_given: int) -> Report:
         """All of it. Raises ModelError where no oracle had an answer to anything."""
         if not self._asked and self._unasked:
-            hint = _given_otherwise(self._setting.oracles.original.proto)
+            hint = _given_otherwise(self._setting.oracles.original.outline)
             raise ModelError(f"not checked on any inputs: {self._failure.message}", hint)
         outputs = tuple(tally.accuracy for tally in self._tallies.values())
         worst = worst_of(outputs)

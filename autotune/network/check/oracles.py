@@ -13,22 +13,28 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
+from onnx.external_data_helper import uses_external_data
 from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import MissingDependency, ModelError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.constant_inputs import fed, shapes_of
 from autotune.graph.reader.dimensions import Shapes
-from autotune.graph.reader.node_order import all_nodes
-from autotune.graph.reader.onnx_reader import bind_inputs, prepare_model, read_file
+from autotune.graph.reader.external_data import tensors_of
+from autotune.graph.reader.node_order import all_nodes, put_in_order
+from autotune.graph.reader.onnx_reader import (
+    bind_inputs,
+    prepare_model,
+    read_file,
+    read_outline,
+)
 from autotune.graph.reader.opsets import opset_of
+from autotune.graph.reader.sparse_constants import make_dense
 from autotune.network.check.definitions import DEFINITIONS
 from autotune.network.check.rounding import EXACT, rounded_anew
 from autotune.network.runtime.baselines import Runner, apart_runner, blamed
@@ -45,12 +51,37 @@ _POOLS = ("MaxPool", "AveragePool", "LpPool")
 """Operators whose padding it computes wrongly where it is SAME_LOWER and they are dilated."""
 
 
+class _Contents:
+    """What was read of a model's file, and the sessions that run it: of all its sizes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.runners: dict[int, Runner] = {}
+
+    @cached_property
+    def outline(self) -> ModelProto:
+        """The model without its large weights."""
+        found = read_outline(self._path)
+        make_dense(found)
+        put_in_order(found.graph)
+        return found
+
+
 @dataclass(frozen=True)
 class Original:
     """A model's file as it is, with the shapes of inputs that the user bound."""
 
     model: BoundModel
     shapes: Shapes = field(default_factory=dict)
+    _shared: _Contents | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def _contents(self) -> _Contents:
+        return self._shared or _Contents(self.model.path)
+
+    def at(self, shapes: Shapes) -> Original:
+        """The same file at other shapes of some inputs; it is read once for all."""
+        return Original(self.model, {**self.shapes, **shapes}, self._contents)
 
     @cached_property
     def proto(self) -> ModelProto:
@@ -58,14 +89,26 @@ class Original:
         bound = self.model
         if bound.random_weights:
             return prepare_model(bound.path, self.shapes, True, bound.constants)
-        model = read_file(bound.path)
-        bind_inputs(model, {**self.shapes, **shapes_of(fed(model, bound.constants))})
+        return self._bound(read_file(bound.path))
+
+    @cached_property
+    def outline(self) -> ModelProto:
+        """`proto`, where large weights may have no data; reading it costs next to nothing."""
+        found = self._contents.outline
+        if self.model.random_weights or any(map(uses_external_data, tensors_of(found))):
+            return self.proto
+        own = ModelProto()
+        own.CopyFrom(found)
+        return self._bound(own)
+
+    def _bound(self, model: ModelProto) -> ModelProto:
+        bind_inputs(model, {**self.shapes, **shapes_of(fed(model, self.model.constants))})
         return model
 
     @cached_property
     def fed(self) -> dict[str, Array]:
         """The constants as the inputs of `proto` take them."""
-        return fed(self.proto, self.model.constants)
+        return fed(self.outline, self.model.constants)
 
     @cached_property
     def source(self) -> Path | ModelProto:
@@ -75,55 +118,63 @@ class Original:
 
     @property
     def _is_rebound(self) -> bool:
-        stated = onnx.load(str(self.model.path), load_external_data=False).graph.input
         return any(
             dim.dim_value not in (0, extent)
-            for value in stated
+            for value in self._contents.outline.graph.input
             for dim, extent in zip(
                 value.type.tensor_type.shape.dim, self.shapes.get(value.name, ()), strict=False
             )
         )
 
+    def in_onnxruntime(self, n_threads: int) -> Runner:
+        """See `by_onnxruntime`; the file itself is loaded once for all shapes."""
+        if isinstance(self.source, ModelProto):
+            return by_onnxruntime(n_threads, self.source)
+        runners = self._contents.runners
+        if n_threads not in runners:
+            runners[n_threads] = by_onnxruntime(n_threads, self.source)
+        return runners[n_threads]
+
 
 class Oracle:
     """One way to run a model. `rounded` gives the outputs of models that round otherwise.
 
-    `fixed`: inputs of the model that are the same in every inference.
+    `begin`: the way to run `original` itself, by `make` unless told.
     """
 
     def __init__(
         self,
         name: str,
-        make: Callable[[Any], Runner],
-        model: ModelProto,
-        source: Any = None,
-        fixed: Arrays = MappingProxyType({}),
+        make: Callable[[ModelProto], Runner],
+        original: Original,
+        begin: Callable[[], Runner] | None = None,
     ) -> None:
         self.name = name
-        self._make, self._model, self._source = make, model, source or model
-        self._fixed = fixed
+        self._make, self._original = make, original
+        self._begin = begin or (lambda: make(original.proto))
 
     @cached_property
     def run(self) -> Runner:
         """Raises ModelError or MissingDependency, also when it is called."""
-        run = self._make(self._source)
-        return lambda inputs: run({**inputs, **self._fixed})
+        run, fixed = self._begin(), self._original.fed
+        return lambda inputs: run({**inputs, **fixed})
 
     def rounded(self, inputs: Arrays, seeds: range, scale: float) -> Iterator[Arrays]:
         """Outputs of `rounded_anew` models; without those that cannot be run."""
         for seed in seeds:
             # any model may be beyond shape inference; there is just less to go by then
             with contextlib.suppress(Exception):
-                model = rounded_anew(self._model, seed, scale)
+                model = rounded_anew(self._original.proto, seed, scale)
                 names = [i.name for i in model.graph.input]
-                given = {**inputs, **self._fixed}
+                given = {**inputs, **self._original.fed}
                 yield self._make(model)({n: given[n.removesuffix(EXACT)] for n in names})
 
 
 def onnxruntime_oracle(original: Original, n_threads: int) -> Oracle:
     """ONNX Runtime, node by node as the file has them."""
     make = partial(by_onnxruntime, n_threads)
-    return Oracle(ONNXRUNTIME, make, original.proto, original.source, original.fed)
+    begin = partial(original.in_onnxruntime, n_threads)
+    return Oracle(ONNXRUNTIME, make, original, begin)
 
 
 def by_onnxruntime(n_threads: int, model: Path | ModelProto) -> Runner:
@@ -143,7 +194,7 @@ def by_onnxruntime(n_threads: int, model: Path | ModelProto) -> Runner:
 
 def reference_oracle(original: Original) -> Oracle:
     """The evaluator of the `onnx` package, the reference of the standard; slow."""
-    return Oracle(REFERENCE, by_reference, original.proto, fixed=original.fed)
+    return Oracle(REFERENCE, by_reference, original)
 
 
 def by_reference(proto: ModelProto) -> Runner:
@@ -185,8 +236,8 @@ class Oracles:
 
     @cached_property
     def _last(self) -> Oracle:
-        model = self.original.proto
-        return Oracle(NUMPY, lambda other: _same(model, other, self.numpy), model)
+        fixed = self.original.fed
+        return Oracle(NUMPY, _refused, self.original, lambda: _without(fixed, self.numpy))
 
     def ask(self, inputs: Arrays) -> tuple[Oracle, Arrays]:
         """The first oracle that can run the model on `inputs`, and its outputs."""
@@ -202,10 +253,13 @@ class Oracles:
         self.problems += [error.message] if is_new else []
 
 
-def _same(expected: ModelProto, model: ModelProto, run: Runner) -> Runner:
-    if model is not expected:
-        raise ModelError("the tasks of a network cannot be rounded anew")
-    return run
+def _without(fixed: Arrays, run: Runner) -> Runner:
+    """`run` without inputs that a network has as constants."""
+    return lambda inputs: run({n: x for n, x in inputs.items() if n not in fixed})
+
+
+def _refused(model: ModelProto) -> Runner:
+    raise ModelError("the tasks of a network cannot be rounded anew")
 
 
 def _misread(model: ModelProto) -> Iterator[str]:
@@ -228,6 +282,6 @@ def _as_stated(value: Any, kind: int) -> Any:
     if value is None or isinstance(value, list):
         return value
     array = np.asarray(value)
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else array.dtype
+    dtype = helper.tensor_dtype_to_np_dtype(kind) if kind else array.dtype
     with np.errstate(all="ignore"):
         return array.astype(dtype, copy=False)

@@ -23,6 +23,7 @@ Array = NDArray[Any]
 
 _QUANTISERS = ("QuantizeLinear", "QLinear", "QGemm", "DynamicQuantize")
 """Prefixes of the names of operators that round to steps."""
+_WITH_SCALE = "DequantizeLinear"
 _MOVES = (
     "Identity",
     "Reshape",
@@ -53,6 +54,11 @@ def _rounds(node: NodeProto) -> bool:
     return node.op_type.startswith(_QUANTISERS)
 
 
+def has_scales(model: ModelProto) -> bool:
+    """Whether `output_steps` may ask for the values of constants."""
+    return any(node.op_type == _WITH_SCALE for node in model.graph.node)
+
+
 def output_steps(model: ModelProto) -> dict[str, float]:
     """The largest distance between neighbouring values of quantised outputs, by name.
 
@@ -74,7 +80,7 @@ def _step(
         return None
     if node.op_type == "QuantizeLinear" or node.op_type.startswith("QLinear"):
         return 1.0
-    if node.op_type != "DequantizeLinear":
+    if node.op_type != _WITH_SCALE:
         return None
     scale = _constant(node.input[1], makers, constants)
     return float(np.abs(scale).max(initial=0.0)) if scale is not None else None

@@ -9,7 +9,6 @@ that what a kernel reads behind a length shows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ def check_any(
         shapes = {end.name: end.shape for end in one.input_info}
         own = by_size.get(_key(numbers), ())
         one.spoil()
-        of_size = replace(original, shapes={**original.shapes, **shapes})
+        of_size = original.at(shapes)
         kinds = None if n == 0 else 1
         reports.append(check_model(one, network, of_size, own, seed, experience, kinds))
     return joint_report(reports)

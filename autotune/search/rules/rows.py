@@ -21,6 +21,7 @@ from autotune.te.arith import linear
 from autotune.te.chains import matches, shared_axes
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Expr, Load, Reduce, Var, variables
+from autotune.te.numbers import elements
 from autotune.te.windows import reuses
 
 _FEW = 4
@@ -55,7 +56,7 @@ def only_terms_are_contiguous(dag: ComputeDAG, op: Compute, target: Target) -> b
     """
     if not op.axes or _are_neighbours(op, op.axes[-1]):
         return False
-    if reuses(op) and not all(_is_own(op, x) or _is_common(dag, op, x) for x in op.reads):
+    if reuses(op) and not all(_is_own(op, x) or _is_common(dag, op, x) for x in elements(op)):
         return False
     return terms_fill_lanes(op, target)
 

@@ -63,6 +63,7 @@ from autotune.target import Target
 from autotune.te.chains import matches
 from autotune.te.dag import Compute, Placeholder
 from autotune.te.expr import Axis, variables
+from autotune.te.numbers import elements
 from autotune.te.products import products_of
 from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
 
@@ -421,7 +422,7 @@ def _prefetch_for_consumer(p: Partial, op: Compute) -> Partial:
 
 def _activations(state: State, op: Compute) -> list[str]:
     """Non-constant inputs that `op` reads directly."""
-    names = dict.fromkeys(x.tensor.name for x in op.reads)
+    names = dict.fromkeys(x.tensor.name for x in elements(op))
     return [n for n in names if isinstance(o := state.dag[n], Placeholder) and not o.constant]
 
 
