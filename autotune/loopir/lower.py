@@ -21,6 +21,7 @@ from autotune.loopir.peeling import peel_remainders
 from autotune.loopir.predicate_hoisting import hoist_predicates
 from autotune.loopir.prefetch_activations import prefetch_activations
 from autotune.loopir.prefetch_constants import prefetch_constants
+from autotune.loopir.term_order import put_terms_outside
 from autotune.loopir.verify import MalformedProgram
 from autotune.loopir.verify import verify as verify_program
 from autotune.schedule.exact import exact_steps
@@ -50,6 +51,7 @@ PASSES = (
     Pass("pack", pack_constants),  # constants in the order in which kernels read them
     Pass("prefetch-constants", prefetch_constants),  # packed constants, by their distance
     Pass("instructions", select_instructions),  # annotated loops, once it is known what they read
+    Pass("terms-outside", put_terms_outside),  # sums that a point writes out, term by term
 )
 """All passes in their order. Predicates are hoisted before peeling, which would duplicate them, and
 before prefetches are added, which are no part of the sum; constants are prefetched as packed."""

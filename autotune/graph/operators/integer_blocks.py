@@ -3,12 +3,13 @@
     MatMulNBits(a, B, scales, zero points), accuracy_level 4
         ->  m = LargestInBlocks(a), QuantizeBlocks(a, m), SumBytes of it, BlockMatMul
 
-    y[…, n] = Σ over blocks: scale[n]·(m/127)·(Σ a'[…, k]·q[k, n] - zero[n]·Σ a'[…, k])
+    y[…, n] = 1/127·Σ over blocks: scale[n]·m·(Σ a'[…, k]·q[k, n] - zero[n]·Σ a'[…, k])
 
 a' = round(a·127/m), halves to even, are four bytes in an int32, the first one lowest. `q` is int32
 words (see `places_in_word`), those at the same place of all sums one behind another. A sum within a
 block is one of integers, exact, and blocks are added up in float32. A zero point that all weights
-share is where a sum begins.
+share is where a sum begins. Scales stay those of the file, which half precision often holds exactly
+(`passes.small_constants`).
 
 Sources: `accuracy_level` in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 ("input A can be quantized with the same block_size to int8"). The rounding is that of ONNX Runtime.
@@ -30,6 +31,7 @@ from autotune.graph.operators.definition import (
     axes_of,
     biased,
     optional,
+    read,
     tensor,
 )
 from autotune.graph.operators.weight_only import SmallWeights, in_words, n_in_word
@@ -80,7 +82,7 @@ def block_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = ""
         "BlockMatMul",
         words,
         rw.array(_in_groups(weights)),
-        rw.array(np.ascontiguousarray(weights.scale / _LARGEST, np.float32)),
+        rw.array(np.ascontiguousarray(weights.scale, np.float32)),
         largest,
         sums,
         "" if is_shared else rw.array(zero.astype(np.uint8, order="C")),
@@ -163,8 +165,9 @@ def _define_product(scope: Scope, node: Node, operands: Operands, shape: Shape) 
     if zero is not None:
         moved = cast("float32", sums[(*rows, group)])
         real = real - cast("float32", zero[b.var, column]) * moved
-    body = real * (scale[b.var, column] * largest[(*rows, b.var)])
-    result = scope.compute("matmul", axes, Reduce("sum", body, (b, j)))
+    body = real * (cast("float32", scale[b.var, column]) * largest[(*rows, b.var)])
+    total = scope.compute("matmul", axes, Reduce("sum", body, (b, j)))
+    result = scope.compute("scaled", axes, read(total, axes) * f32(1 / _LARGEST))
     return biased(scope, result, optional(operands, 6))
 
 

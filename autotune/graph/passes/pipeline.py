@@ -36,7 +36,7 @@ from autotune.graph.passes.quantised import PRODUCT
 from autotune.graph.passes.requantisation import REQUANTISE
 from autotune.graph.passes.rewrites import CANONICAL, RESOLVE
 from autotune.graph.passes.simplify import IDENTITY, RESHAPE, drop_empty_outputs
-from autotune.graph.passes.small_constants import STORE_HALF
+from autotune.graph.passes.small_constants import STORE_HALF, STORE_SCALES
 from autotune.graph.passes.small_types import store_small_types
 from autotune.graph.passes.tied_tables import TIED
 from autotune.graph.passes.transposes import TRANSPOSE
@@ -106,7 +106,7 @@ PASSES: tuple[GraphPass, ...] = (
         about="Fold scales, shifts and parallel branches into the weights of products.",
     ),
     GraphPass("tied-tables", (TIED,)),
-    GraphPass("store-small-constants", (STORE_HALF,)),
+    GraphPass("store-small-constants", (STORE_HALF, STORE_SCALES)),
     GraphPass("channels-last", channels_last, Form.STORED),
     GraphPass("merge-transposes", (TRANSPOSE, RESHAPE), Form.STORED),
     GraphPass("resolve", (RESOLVE,), Form.RESOLVED),

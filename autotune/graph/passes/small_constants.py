@@ -2,9 +2,11 @@
 
     MatMul(x, w)      ->  MatMul(x, w')            w' is widened in registers while it is read
     Gather(table, i)  ->  Cast(Gather(table', i))
+    BlockMatMul(x, q, scale, …)  ->  BlockMatMul(x, q, scale', …)
 
 Nothing is rounded: the values of a model that was saved in float16 or bfloat16, or trained in it,
-are the same. Products with many rows keep wide weights: they compute for longer than they read.
+are the same. Products with many rows keep wide weights: they compute for longer than they read. The
+scales of blocks of weights are widened once for a block: every number of rows has them narrow.
 """
 
 from __future__ import annotations
@@ -41,6 +43,12 @@ def _store(rw: Rewriter) -> None:
         rw.results("MatMul", *inputs, **rw.node.attrs)
 
 
+def _store_scales(rw: Rewriter) -> None:
+    """Scales of weights of few bits."""
+    if half := rw.derived(rw.input(2), exact_half):
+        rw.results("BlockMatMul", *rw.node.inputs[:2], half, *rw.node.inputs[3:], **rw.node.attrs)
+
+
 def exact_half(value: Array) -> Array | None:
     """A large float32 array in the half precision that holds all of it; None where none does."""
     if value.dtype != np.float32 or value.nbytes < _LEAST_BYTES:
@@ -61,3 +69,4 @@ def _rounded(value: Array, dtype: str) -> Array | None:
 
 
 STORE_HALF = Rule("store-half", _store, {"Gather", "MatMul"})
+STORE_SCALES = Rule("store-scales", _store_scales, {"BlockMatMul"})
