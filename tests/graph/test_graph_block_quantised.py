@@ -165,6 +165,19 @@ def test_products_with_data_in_bytes(
     assert_computes(program, inputs, evaluate(dag, inputs), host_target(), (1,))
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32"])
+def test_scales_stay_as_small_as_the_model_has_them(
+    rng: np.random.Generator, kind: str, tmp_path: Path
+) -> None:
+    k, n, dtype = 1024, 544, np.dtype(getattr(ml_dtypes, kind, kind))
+    scales = positive(rng, n, k // 32).astype(dtype).astype(np.float32)
+    constants = {"b": rng.integers(0, 256, (n, k // 32, 16)).astype(np.uint8), "s": scales}
+    attrs = {"K": k, "N": n, "bits": 4, "block_size": 32, "accuracy_level": 4}
+    x = rng.standard_normal((2, k)).astype(np.float32)
+    network = assert_same(model("MatMulNBits", ["x", "b", "s"], x, constants, attrs), x, tmp_path)
+    assert dtype in [a.dtype for call in network.calls for a in call.constants.values()]
+
+
 def rounding_of_data(x: Array, constants: Mapping[str, Array], attrs: Mapping[str, int]) -> Array:
     """The largest errors of outputs when data are rounded to bytes, block by block.
 
