@@ -166,8 +166,8 @@ def _define_product(scope: Scope, node: Node, operands: Operands, shape: Shape) 
         moved = cast("float32", sums[(*rows, group)])
         real = real - cast("float32", zero[b.var, column]) * moved
     body = real * (cast("float32", scale[b.var, column]) * largest[(*rows, b.var)])
-    total = scope.compute("matmul", axes, Reduce("sum", body, (b, j)))
-    result = scope.compute("scaled", axes, read(total, axes) * f32(1 / _LARGEST))
+    summed = scope.compute("matmul", axes, Reduce("sum", body, (b, j)))
+    result = scope.compute("scaled", axes, read(summed, axes) * f32(1 / _LARGEST))
     return biased(scope, result, optional(operands, 6))
 
 
