@@ -10,8 +10,9 @@ from autotune.records.record import Log
 
 FINAL_TIME = 0.06
 """Share of the time budget that is kept for measuring the finalists again."""
-NETWORK_TIME = 0.1
-"""Share that is kept behind these for the finalists in the compiled network."""
+NETWORK_TIME, _NETWORK_LEAST_S, _NETWORK_MOST = 0.1, 8.0, 0.2
+"""Share that is kept behind these for the finalists in the compiled network; seconds in which some
+are compiled and timed, which are kept where they are no larger share than the last."""
 
 
 class StopReason(StrEnum):
@@ -51,7 +52,9 @@ class Budget:
     @property
     def of_tasks(self) -> Budget:
         """What is left of it for tasks alone, where finalists are tried in the network then."""
-        return self._less(NETWORK_TIME)
+        if self.time_s is None:
+            return self
+        return Budget(self.trials, self.time_s - network_s(self.time_s))
 
     @property
     def of_search(self) -> Budget:
@@ -81,6 +84,11 @@ class Budget:
         if self.time_s is not None and trial_s:
             room = min(room, math.ceil((self.time_s - elapsed_s) / trial_s))
         return max(1, room)
+
+
+def network_s(time_s: float) -> float:
+    """Seconds of so many that are kept for the finalists in the compiled network."""
+    return min(_NETWORK_MOST * time_s, max(NETWORK_TIME * time_s, _NETWORK_LEAST_S))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from autotune.records.record import End, InTurns, Log, MeasureRecord
 from autotune.result import MeasureResult
 from autotune.search.policy import Candidate, MeasuredSchedule
 from autotune.tuner.bound import believed
-from autotune.tuner.budget import NETWORK_TIME, Budget, StopReason, TaskStop, spent
+from autotune.tuner.budget import NETWORK_TIME, Budget, StopReason, TaskStop, network_s, spent
 from autotune.tuner.events import (
     BatchMeasured,
     CandidateBuilt,
@@ -507,9 +507,11 @@ class Session:
         if self.network is None or self.stop():
             return
         elapsed_s = self.elapsed_s()
-        time_s = elapsed_s * NETWORK_TIME / (1 - NETWORK_TIME)
-        if self.budget.time_s is not None:
-            time_s = min(time_s, self.budget.time_s - elapsed_s)
+        limit_s = self.budget.time_s
+        if limit_s is None:
+            time_s = elapsed_s * NETWORK_TIME / (1 - NETWORK_TIME)
+        else:
+            time_s = min(network_s(limit_s), limit_s - elapsed_s)
         begin = self.clock()
         won = yield from self.network(time_s)
         records = [self._in_network(winner) for winner in won]

@@ -197,15 +197,20 @@ class _Search:
         return proved_model(artifact)
 
     def _levels(self, called: frozenset[str]) -> list[list[Change]]:
-        """Networks to compile, as their changes: the first alternative of each task, the next …"""
-        others = self._alternatives(called)
-        levels: list[list[Change]] = [[] for _ in range(_MOST_LEVELS)]
-        for key, records in others.items():
-            for level, record in zip(levels, records, strict=False):
-                level.append(Change((key,), {key: record}))
+        """Networks to compile, as their changes: the first alternative of each task, the next …
+
+        Chains change their side in the second, where other tasks have another program.
+        """
+        levels: list[list[Change]] = [[] for _ in range(_MOST_LEVELS + 1)]
         flips = flipped(self._networks, called, self._best)
-        first, *rest = levels
-        return [level for level in (first, flips, *rest) if level]
+        chained = {key for flip in flips for key in flip.keys}
+        levels[1] += flips
+        for key, records in self._alternatives(called).items():
+            first, *others = levels
+            own = [first, *(others[1:] if key in chained else others)]
+            for level, record in zip(own, records, strict=False):
+                level.append(Change((key,), {key: record}))
+        return [level for level in levels if level]
 
     def _alternatives(self, called: frozenset[str]) -> dict[str, list[MeasureRecord]]:
         """Other programs of the heaviest tasks."""
