@@ -254,8 +254,12 @@ def _tasks_in(model: Model) -> frozenset[str]:
 
 
 def alternatives_of(best: MeasureRecord, ranked: Sequence[MeasureRecord]) -> list[MeasureRecord]:
-    """Programs to try in place of `best`: the default, the fastest of another algorithm and of
-    another structure, and what comes next alone; `ranked`: fastest first."""
+    """Programs to try in place of `best`: the default, the fastest of other algorithms and of other
+    structures, and what comes next alone; `ranked`: fastest first.
+
+    What is like the best alone is mostly like it in the network: structures divide the work among
+    threads otherwise, and whether a thread finds in its own cache what it reads decides there.
+    """
     best_s = best.result.latency_s or 0.0
     others = [r for r in ranked if r.steps_json != best.steps_json]
     timed = [(r, (r.result.latency_s or 0.0) / best_s) for r in others]
@@ -263,8 +267,10 @@ def alternatives_of(best: MeasureRecord, ranked: Sequence[MeasureRecord]) -> lis
     default = [r for r in different if r.default_estimate_s is not None]
     algorithm = [r for r in different if _algorithm(r) != _algorithm(best)]
     near = [r for r, ratio in timed if ratio <= _NEAR]
-    structure = [r for r in near if r.sketch != best.sketch]
-    found = [*default[:1], *near[:1], *algorithm[:1], *structure[:1], *near[1:]]
+    structures: dict[str, MeasureRecord] = {best.sketch: best}
+    for record in different:
+        structures.setdefault(record.sketch, record)
+    found = [*default[:1], *algorithm[:1], *[*structures.values()][1:], *near]
     return list({r.steps_json: r for r in found}.values())[:_MOST_LEVELS]
 
 
