@@ -110,6 +110,17 @@ def test_one_task_of_a_form_is_searched_in_a_model(
     assert len(searched) < n_tasks / 2
 
 
+def test_tasks_that_are_missing_get_their_own_drafts(tmp_path: Path, searched: list[str]) -> None:
+    """Beside tasks whose drafts the store knows, wherever these are in the order."""
+    store = FileStore(tmp_path, 1 << 20)
+    known, *others = product(8), product(16, columns=32), product(24, terms=16)
+    drafts(store).of([known], quiet)
+    made = drafts(store).of([known, *others], quiet)
+    for dag, candidate in zip([known, *others], made, strict=True):
+        assert lower(dag, candidate.steps).kernels
+        assert drafts(store).of([dag], quiet)[0].steps == candidate.steps
+
+
 def test_without_a_store_the_cost_model_decides_alone(searched: list[str]) -> None:
     dags = [product(64), product(80)]
     assert drafts(None).of(dags, quiet) == [default_candidate(dag, TARGET, 2) for dag in dags]

@@ -84,11 +84,11 @@ class Drafts:
             for dag, form in zip(dags, forms, strict=True)
         ]
         missing = [n for n, draft in enumerate(found) if draft is None]
-        items: list[_Item] = []
+        items: dict[int, _Item] = {}
         for n in missing:
             near = _nearest(forms[n], measured.get(forms[n].text, ()))
             alike = (*(some[0] for some in near), *self._chosen_before(forms[n]))
-            items.append((dags[n], tuple(chain(*near)), alike[:_MOST_ALIKE]))
+            items[n] = dags[n], tuple(chain(*near)), alike[:_MOST_ALIKE]
         groups: dict[str, list[int]] = {}
         for n in missing:
             of = forms[n].text if self.store else str(n)
