@@ -458,7 +458,8 @@ them, which a limit of 1.02 is to catch. *Others*: cores that other processes ke
 Networks tuned for so many seconds, then timed in turns with the untuned ones: *ratio* is the time
 of the tuned one over that of the other, between *low* and *high*. *Left*: the share of the untuned
 time that the bounds of all tasks leave to gain; here by the estimate of the cost model, which
-`tune` therefore no longer tells.
+`tune` therefore no longer tells. *In network*: seconds of the network with the decisions that were
+*changed* in it, of those *tried*, over those of the best of each task alone.
 
     python -m benchmarks.minutes --machine NAME
 """,
