@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from autotune.graph.reader.interface import ModelMetadata as ModelMetadata
     from autotune.graph.rewriter import Rewriter as Rewriter
     from autotune.network.compile.compiler import compile_network as compile_network
+    from autotune.network.provider.library import onnxruntime_provider as onnxruntime_provider
     from autotune.network.runtime.exported import ExportedModel as ExportedModel
     from autotune.network.runtime.loading import load as load
     from autotune.network.runtime.runtime import Model as Model
@@ -150,6 +151,7 @@ _NAMES = {
     "autotune.graph.operators.user_operators": ("Composition",),
     "autotune.graph.rewriter": ("Rewriter",),
     "autotune.network.compile.compiler": ("compile_network",),
+    "autotune.network.provider.library": ("onnxruntime_provider",),
     "autotune.network.runtime.exported": ("ExportedModel",),
     "autotune.network.runtime.loading": ("load",),
     "autotune.network.runtime.runtime": ("Model",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.codegen.relocations import WASM32
@@ -11,6 +12,8 @@ from autotune.network.artifact.artifact import Artifact
 from autotune.network.export.library import Exported, require_whole, write_library
 from autotune.network.export.module import write_module
 from autotune.network.export.naming import library_name, require_library_name
+from autotune.network.provider.context import copied_model, require_context, write_context
+from autotune.network.provider.library import FILE, write_provider
 from autotune.network.runtime.loading import read_artifact
 from autotune.toolchain import toolchain
 
@@ -24,6 +27,8 @@ def export(
     weights: str = "embedded",
     cc: str | None = None,
     force: bool = False,
+    onnx: bool = False,
+    original: str | Path | None = None,
 ) -> Exported:
     """Write `artifact`, or that of a file, as a library of C that needs libc alone.
 
@@ -35,6 +40,9 @@ def export(
     the library's stay.
     `weights`: "embedded", or "separate" in a file that processes map and share. `cc`: a compiler of
     C as a command (None: `cc`, else that of the package ziglang).
+    `onnx`: write NAME_ctx.onnx as well, a model whose one node is the library, and the provider by
+    which ONNX Runtime runs it; `original`: a model that is copied beside it, which ONNX Runtime
+    runs where the library does not fit and its session may.
 
     Raises ArtifactError for a network of which ONNX Runtime computes a part, MissingDependency
     without a compiler, OutputError where something cannot be compiled or written, UsageError for a
@@ -49,10 +57,20 @@ def export(
     name = name or library_name(stem)
     require_library_name(name)
     require_whole(found)
+    if onnx:
+        require_context(found)
+    elif original is not None:
+        raise UsageError("a model beside the library is for ONNX Runtime alone", "add `onnx=True`")
     place = Path(folder or name)
     if not force:
         require_folder(place)
     if found.image.machine == WASM32.name:
         return write_module(found, name, place, weights == "separate")
     tools = toolchain(cc, found.image.machine)
-    return write_library(found, name, place, tools, weights == "separate")
+    done = write_library(found, name, place, tools, weights == "separate")
+    if not onnx:
+        return done
+    model = None if original is None else copied_model(Path(original), place)
+    write_provider(place / FILE, tools)
+    made = [place / FILE, write_context(found, name, place, model or "")]
+    return replace(done, sizes={**done.sizes, **{file.name: file.stat().st_size for file in made}})

@@ -22,6 +22,10 @@ from autotune.units import format_bytes
     default="embedded",
     help="In the library, or in a file of their own that processes share.",
 )
+@click.option("--onnx", is_flag=True, help="Write a model that ONNX Runtime runs by the library.")
+@click.option(
+    "--original", metavar="MODEL", type=FILE, help="Copied beside it, for where it does not fit."
+)
 @click.option("--cc", metavar="COMMAND", help="Compiler of C.  [cc, else ziglang's]")
 @format_option
 @common_options
@@ -31,6 +35,8 @@ def command(
     force: bool,
     name: str | None,
     weights: str,
+    onnx: bool,
+    original: Path | None,
     cc: str | None,
     style: str,
 ) -> None:
@@ -39,11 +45,14 @@ def command(
     The library needs libc alone: no Python, no LLVM, no ONNX Runtime. The folder has libNAME.so,
     libNAME.a, NAME.h, files for pkg-config and CMake, an example and a README.
 
+    With --onnx it writes NAME_ctx.onnx as well, a model whose one node is the library, and the
+    provider by which any ONNX Runtime from 1.23 on runs it.
+
     Of OUT for wasm32 it writes NAME.wasm, NAME.mjs and NAME.d.ts, for browsers and Node.
     """
     from autotune.api.exporting import export
 
-    done = export(artifact, output, name, weights, cc, force)
+    done = export(artifact, output, name, weights, cc, force, onnx, original)
     code, constants = format_bytes(done.code_bytes), format_bytes(done.weights_bytes)
     say(f"code {code}, weights {constants} ({weights}), for {done.cpu}")
     if style == "json":

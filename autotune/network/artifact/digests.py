@@ -29,10 +29,10 @@ CHUNK = 16 << 20
 """Bytes that a thread takes at a time."""
 _BLOCK = 256 << 10
 """Bytes that are read and summed up at a time; a multiple of:"""
-_PAGE = 4 << 10
-_WORDS = _PAGE // 8
+PAGE = 4 << 10
+_WORDS = PAGE // 8
 _BY_PAGES_FROM = 1 << 20
-_SHIFT = 29  # divides no size of an element, so no flipped bits of neighbours cancel
+SHIFT = 29  # divides no size of an element, so no flipped bits of neighbours cancel
 _MOST_THREADS = 8
 
 Bytes = NDArray[np.uint8]
@@ -73,13 +73,17 @@ def kind_of(described: Mapping[str, Any]) -> str:
     return next(kind for kind in KINDS if kind in described)
 
 
-def _folded(block: Bytes) -> bytes:
-    """Values of pages: see the module."""
+def page_values(block: Bytes) -> Words:
+    """The value of each page: see the module."""
     words = _pages(block)
-    mixed = words >> np.uint64(_SHIFT)
+    mixed = words >> np.uint64(SHIFT)
     mixed ^= words
-    found: Words = np.einsum("pw,w->p", mixed, _factors())
-    return found.tobytes()
+    found: Words = np.einsum("pw,w->p", mixed, factors())
+    return found
+
+
+def _folded(block: Bytes) -> bytes:
+    return page_values(block).tobytes()
 
 
 def _summed(block: Bytes) -> bytes:
@@ -93,15 +97,15 @@ def _hashed(block: Bytes) -> bytes:
 
 
 @cache
-def _factors() -> Words:
+def factors() -> Words:
     """The constants of the places of a page. They never change: files have digests of them."""
-    drawn = hashlib.shake_128(b"autotune: places of a page").digest(_PAGE)
+    drawn = hashlib.shake_128(b"autotune: places of a page").digest(PAGE)
     return np.frombuffer(drawn, "<u8") | np.uint64(1)
 
 
 def _pages(block: Bytes) -> Words:
     """The words of each page, (pages, words); missing bytes of the last one count as zero."""
-    missing = -block.nbytes % _PAGE
+    missing = -block.nbytes % PAGE
     whole = np.concatenate((block, np.zeros(missing, np.uint8))) if missing else block
     words: Words = whole.view("<u8").reshape(-1, _WORDS)
     return words

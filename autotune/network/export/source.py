@@ -13,6 +13,7 @@ from autotune.network.artifact.plan import call_plan
 from autotune.network.artifact.steps import begin_of, steps_of
 from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, RUN, entry_name
 from autotune.network.export.assembly import TEAM_SYMBOL
+from autotune.network.export.description import description, quoted
 from autotune.network.export.header import TOO_LONG, plain_text
 from autotune.network.export.interface import LibraryInterface, Tensor
 from autotune.network.export.stateful import of_state, state_tables
@@ -92,11 +93,13 @@ def source(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str
         calls.append("results.c")
     parts = [
         _head(interface, is_separate),
+        *([text_of("library.h")] if interface.state is None else ()),
         *_tables(interface),
         _constants(interface, digest, is_separate),
         _arrays(interface),
         *state_tables(interface.state),
         *(text_of(file) for file in ("linux.c", probe, "runtime.c", *calls)),
+        description(interface),
     ]
     return "\n".join(parts)
 
@@ -149,7 +152,7 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
         name=interface.name,
         guard=interface.name.upper(),
         team=TEAM_SYMBOL,
-        features=_quoted(" ".join(needed)),
+        features=quoted(" ".join(needed)),
         needed=_bits(interface.target.architecture, needed),
         numbers="\n".join(lines).rstrip(","),
     )
@@ -160,7 +163,7 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
     }
     words = [f"#define {name} ((size_t){value})" for name, value in sizes.items()]
     if interface.lengths_text:
-        words.append(f"#define LENGTHS_TEXT {_quoted(plain_text(interface.lengths_text))}")
+        words.append(f"#define LENGTHS_TEXT {quoted(plain_text(interface.lengths_text))}")
     return "\n".join([text, *words, f"#define SEPARATE_WEIGHTS {int(is_separate)}", ""])
 
 
@@ -235,7 +238,7 @@ def _tables(interface: LibraryInterface) -> Iterator[str]:
 
 
 def _constants(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str:
-    signature = f"static const char signature[] = {_quoted(interface.signature())};"
+    signature = f"static const char signature[] = {quoted(interface.signature())};"
     if not is_separate:
         return (
             f"{signature}\nextern const char {interface.name}_constants[];\n"
@@ -299,10 +302,3 @@ def _fields(
     for n, end in enumerate(ends):
         field = fields.get(end.name)
         yield f"  {arrays}[{n}] = {f'(void *){record}->{field}' if field else 'NULL'};"
-
-
-def _quoted(text: str) -> str:
-    """ASCII as a literal of C."""
-    for special in ("\\", '"', "?"):  # two question marks begin a trigraph
-        text = text.replace(special, f"\\{special}")
-    return f'"{text}"'

@@ -1,0 +1,1 @@
+"""⑩ A compiled network inside ONNX Runtime: its plug-in provider, and models that name it."""

@@ -1,0 +1,103 @@
+"""⑩ A model of ONNX whose one node is a compiled network: what ONNX Runtime calls an EPContext.
+
+The node names the exported library beside it, with its digest; ONNX Runtime's provider of this
+package runs it (`provider.c`). Symbolic dimensions are the lengths of the network.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+from autotune.errors import ArtifactError
+from autotune.extent import Length
+from autotune.files import make_folder, open_input, replacing
+from autotune.graph.reader.onnx_reader import external_files
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.export.description import element_type
+from autotune.network.export.interface import Tensor, interface_of
+from autotune.network.provider.library import NAME, digest_of
+from autotune.version import __version__
+
+_IR_VERSION, _OPSET = 9, 17  # old enough for every ONNX Runtime that loads providers
+
+
+def require_context(artifact: Artifact) -> None:
+    """Raise ArtifactError for a network that no node can be."""
+    if artifact.state is not None:
+        raise ArtifactError(
+            f"'{artifact.name}' keeps a state between calls, which no node of ONNX can",
+            "compile it without a capacity: the caches stay inputs and outputs",
+        )
+    for end in (*artifact.own_inputs, *artifact.outputs):
+        if "\n" in end.name:
+            raise ArtifactError(
+                f"the name {end.name!r} has a line break", "rename the tensor in the model"
+            )
+
+
+def write_context(artifact: Artifact, name: str, folder: Path, original: str = "") -> Path:
+    """Write NAME_ctx.onnx beside the library NAME that `export` wrote to `folder`.
+
+    `original`: the file in `folder` that ONNX Runtime runs where the library does not fit.
+    """
+    interface = interface_of(artifact, name)
+    library = f"lib{name}.so"
+    names = [tensor.first.name for tensor in (*interface.inputs, *interface.outputs)]
+    node = helper.make_node(
+        "EPContext",
+        [tensor.first.name for tensor in interface.inputs],
+        [tensor.first.name for tensor in interface.outputs],
+        name=name,
+        domain="com.microsoft",
+        main_context=1,
+        embed_mode=0,
+        ep_cache_context=library,
+        ep_sdk_version=__version__,
+        hardware_architecture=artifact.target.cpu,
+        notes="\n".join([digest_of(folder / library), *names]),
+        onnx_model_filename=original,
+        partition_name=name,
+        source=NAME,
+    )
+    graph = helper.make_graph([node], name, _values(interface.inputs), _values(interface.outputs))
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    model.producer_name, model.producer_version = "autotune", __version__
+    place = folder / f"{name}_ctx.onnx"
+    onnx.save(model, place)
+    return place
+
+
+def copied_model(model: Path, folder: Path) -> str:
+    """Copy a model and its external data; its name there. Raises InputError, OutputError."""
+    for file in (model, *external_files(model)):
+        place = folder / file.relative_to(model.parent)
+        make_folder(place.parent)
+        with open_input(file) as source, replacing(place) as out:
+            shutil.copyfileobj(source, out)
+    return model.name
+
+
+def _values(tensors: tuple[Tensor, ...]) -> list[onnx.ValueInfoProto]:
+    return [
+        helper.make_tensor_value_info(
+            tensor.first.name, element_type(tensor.first.dtype), _dimensions(tensor)
+        )
+        for tensor in tensors
+    ]
+
+
+def _dimensions(tensor: Tensor) -> list[int | str | None]:
+    """Numbers; names of lengths; None where only a call tells."""
+    found: list[int | str | None] = []
+    for n, extent in enumerate(tensor.first.extents or tensor.first.shape):
+        if isinstance(extent, Length):
+            is_plain = extent.factor == 1 and not extent.offset
+            found.append(extent.name if is_plain else None)
+        else:
+            found.append(extent if len({end.shape[n] for end in tensor.ends}) == 1 else None)
+    return found
