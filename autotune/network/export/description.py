@@ -33,7 +33,7 @@ def description(interface: LibraryInterface) -> str:
         [
             *_table("inputs", inputs),
             *_table("outputs", outputs),
-            "__attribute__((visibility(\"default\"))) const AutotuneLibrary *M(library)(void) {",
+            '__attribute__((visibility("default"))) const AutotuneLibrary *M(library)(void) {',
             "  static const AutotuneLibrary found = {",
             f"      AUTOTUNE_LIBRARY, {len(inputs)}, {len(outputs)}, {input_words}, "
             f"{result_words},",
