@@ -28,7 +28,10 @@ Array = NDArray[Any]
 Numbers = Mapping[str, int]
 
 _BETWEEN = 3
-"""Sizes that are checked between 1 and the most."""
+"""Sizes that are checked between the least and the most, drawn evenly in their logarithm: what is
+left of the last tile tells more than how many tiles there are."""
+_EVERY_KIND = 2
+"""Place of the first of them."""
 
 
 def check_any(
@@ -41,20 +44,22 @@ def check_any(
 ) -> Report:
     """`check_model`, at several sizes where there are lengths, and at those of `given` inputs.
 
-    Every kind of inputs is tried at the most, one at other sizes. Raises WrongNumbers.
+    Every kind of inputs is tried at one of the sizes between, one at others: an oracle takes
+    longest at the most. Raises WrongNumbers.
     """
     if not model.lengths:
         return check_model(model, network, original, given, seed, experience)
     experience = experience or Experience()
     by_size = _by_size(model.artifact, given)
     reports = []
-    for n, numbers in enumerate(_sizes(model.artifact.possible, by_size, seed)):
+    sizes = list(_sizes(model.artifact.possible, by_size, seed))
+    for n, numbers in enumerate(sizes):
         one = model.sized(numbers)
         shapes = {end.name: end.shape for end in one.input_info}
         own = by_size.get(_key(numbers), ())
         one.spoil()
         of_size = original.at(shapes)
-        kinds = None if n == 0 else 1
+        kinds = None if n == min(_EVERY_KIND, len(sizes) - 1) else 1
         reports.append(check_model(one, network, of_size, own, seed, experience, kinds))
     return joint_report(reports)
 
@@ -87,11 +92,16 @@ def _sizes(
     mosts, leasts = ({name: n[at] for name, n in possible.items()} for at in (-1, 0))
     rng = np.random.default_rng([seed, *mosts.values()])
     drawn = [
-        {name: int(rng.integers(n[0], n[-1] + 1)) for name, n in possible.items()}
+        {name: _between(rng, n[0], n[-1]) for name, n in possible.items()}
         for _ in range(_BETWEEN)
     ]
     for key in dict.fromkeys(map(_key, (mosts, leasts, *drawn, *map(dict, asked)))):
         yield dict(key)
+
+
+def _between(rng: np.random.Generator, least: int, most: int) -> int:
+    """A number from `least` to `most`, both positive."""
+    return min(most, int(least * ((most + 1) / least) ** rng.random()))
 
 
 def _key(numbers: Numbers) -> tuple[tuple[str, int], ...]:

@@ -140,7 +140,7 @@ def apart_runner(model: Any, n_threads: int) -> Runner:
     """
     if not has_onnxruntime():
         raise _missing("onnxruntime")
-    session = apart().session(_source(model), SessionSetting(n_threads, NONE))
+    session = apart().session(_source(model), SessionSetting(n_threads, NONE, spin=False))
     names = [output.name for output in session.get_outputs()]
     return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
 
