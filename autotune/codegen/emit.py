@@ -313,8 +313,8 @@ class FunctionEmitter:
 
     def _address(self, tensor: Tensor, form: Linear, kind: Type) -> tuple[Value, int]:
         """Pointer to an element (lane 0) and its provable alignment in bytes; `form`: expanded."""
-        lane = Var(self.at.lanes[0]) if self.at.lanes else None
-        rest = tuple((atom, coef) for atom, coef in form.terms if atom != lane)
+        lane = self.at.lanes[0] if self.at.lanes else None
+        rest = tuple(t for t in form.terms if not isinstance(t[0], Var) or t[0].name != lane)
         const, unit = form.const, gcd(*(coef for _, coef in rest))
         base = self._base(tensor, rest, kind)
         size = dtype_bytes(tensor.dtype)

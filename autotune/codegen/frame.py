@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -64,6 +64,9 @@ class Frame:
     depends: dict[str, frozenset[str]] = field(default_factory=dict)
     _scope: StraightLine = field(default_factory=lambda: StraightLine(None, frozenset()))
     _forms: dict[int, tuple[object, Linear]] = field(default_factory=dict)
+    _known: dict[object, tuple[Expr, Expr]] = field(default_factory=dict)
+    _resolutions: dict[object, tuple[Linear, Linear]] = field(default_factory=dict)
+    _variables: dict[int, tuple[object, tuple[str, ...]]] = field(default_factory=dict)
 
     # --- loops --------------------------------------------------------------------------------
 
@@ -73,7 +76,21 @@ class Frame:
 
     def known(self, cond: Expr) -> Expr:
         """A condition with the values of unrolled loops in it: a Const where they decide it."""
-        return simplify(substitute(cond, self.unrolled()), self.ranges)
+        names = self._names(cond, lambda: cond)
+        here = [(n, self.env.get(n), self.ranges.get(n)) for n in names]
+        values: dict[str, Expr] = {n: idx(v) for n, v, _ in here if isinstance(v, int)}
+        key = id(cond), *((values.get(n), None if n in values else at) for n, _, at in here)
+        found = self._known.get(key)
+        if found is None or found[0] is not cond:
+            found = self._known[key] = cond, simplify(substitute(cond, values), self.ranges)
+        return found[1]
+
+    def _names(self, of: object, expr: Callable[[], Expr]) -> tuple[str, ...]:
+        """Variables of the expression of an object that occurs again and again."""
+        found = self._variables.get(id(of))
+        if found is None or found[0] is not of:
+            found = self._variables[id(of)] = of, tuple(sorted(variables(expr())))
+        return found[1]
 
     # --- addresses ----------------------------------------------------------------------------
 
@@ -96,7 +113,18 @@ class Frame:
                 rest.append((atom, coef))
                 opaque = opaque or not isinstance(atom, Var)
         out = Linear(tuple(rest), const)
-        return linear(substitute(out.expr, self.unrolled())) if opaque else out
+        return self._resolved(form, out) if opaque else out
+
+    def _resolved(self, form: Linear, rest: Linear) -> Linear:
+        """`rest`, which the unrolled loops leave of `form`, with their values in opaque atoms."""
+        names = self._names(form, lambda: form.expr)
+        values: dict[str, int] = {n: v for n in names if isinstance(v := self.env.get(n), int)}
+        key = id(form), *(values.get(n) for n in names)
+        found = self._resolutions.get(key)
+        if found is None or found[0] is not form:
+            here: dict[str, Expr] = {n: idx(v) for n, v in values.items()}
+            found = self._resolutions[key] = form, linear(substitute(rest.expr, here))
+        return found[1]
 
     def parts(self, form: Linear, outside: frozenset[str]) -> tuple[Linear, Linear, int]:
         """`form` in two: the terms that the loops `outside` fix, and those of the loops inside.

@@ -20,7 +20,7 @@ from autotune.result import MeasureStatus
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 
-_BUILDS_PER_COLLECTION = 4
+_BUILDS_PER_COLLECTION = 12
 """Python's own frequency of garbage collection takes a sixth of the time of lowering."""
 
 

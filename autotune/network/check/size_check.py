@@ -92,8 +92,7 @@ def _sizes(
     mosts, leasts = ({name: n[at] for name, n in possible.items()} for at in (-1, 0))
     rng = np.random.default_rng([seed, *mosts.values()])
     drawn = [
-        {name: _between(rng, n[0], n[-1]) for name, n in possible.items()}
-        for _ in range(_BETWEEN)
+        {name: _between(rng, n[0], n[-1]) for name, n in possible.items()} for _ in range(_BETWEEN)
     ]
     for key in dict.fromkeys(map(_key, (mosts, leasts, *drawn, *map(dict, asked)))):
         yield dict(key)
