@@ -33,6 +33,7 @@ from autotune.graph.constant_values import Constants, require_constant
 from autotune.graph.grown_networks import grown_networks
 from autotune.graph.lengths.lift import lifted_network
 from autotune.graph.network import Network, network_at
+from autotune.graph.ragged.model import ragged_network
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import (
     SIZE,
@@ -136,6 +137,7 @@ class Bound:
     order of its variants. `replaced`: states of a fixed shape, by input. `process`: for models in
     ONNX Runtime, which one process serves as long as this is there. `notes`: what was settled that
     the source left open. `lifted`: networks with lengths by their precision that were made already.
+    `ragged`: those with lengths are over tokens.
     """
 
     model: BoundModel
@@ -147,6 +149,7 @@ class Bound:
     notes: tuple[str, ...] = ()
     process: ApartProcess = field(default_factory=apart, compare=False, repr=False)
     lifted: dict[str, tuple[Network, ...]] = field(default_factory=dict, compare=False, repr=False)
+    ragged: bool = False
 
     @property
     def path(self) -> Path:
@@ -188,7 +191,8 @@ class Bound:
         outline = read_outline(self.path)
         bind_constants(outline, self.model.constants)
         extents = extents_at(outline, variant.lengths, variant.shapes)
-        return lifted_network(self.model, extents, precision)
+        make = ragged_network if self.ragged else lifted_network
+        return make(self.model, extents, precision)
 
     def original(self, shapes: Shapes) -> Original:
         """The file at shapes of its inputs."""
@@ -202,9 +206,25 @@ class Bound:
 def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | None = None) -> Bound:
     """The model of a source, which is a file, with all that the source binds.
 
-    `known`: the variants where the source names no shapes. `store`: see `BoundModel`. Raises as
-    `variants`, `arrays_of` and `operators_of`.
+    `known`: the variants where the source names no shapes. `store`: see `BoundModel`. A `ragged`
+    one is over tokens, or has a note that says why it is not. Raises as `variants`, `arrays_of`
+    and `operators_of`.
     """
+    bound = _bound(source, known, store)
+    if not source.ragged:
+        return bound
+    one = replace(bound, ragged=True)
+    try:
+        (variant,) = bound.variants
+        if not variant.lengths:
+            raise UsageError("a batch and a sequence have to be of any size", "")
+        return replace(one, lifted={PLAIN: (one.with_lengths(variant, PLAIN),)})
+    except (ModelError, UsageError, ValueError) as error:
+        why = getattr(error, "message", "it has several shapes")
+        return replace(bound, notes=(*bound.notes, f"rows are padded, not packed: {why}"))
+
+
+def _bound(source: Source, known: tuple[Variant, ...], store: FileStore | None) -> Bound:
     path, fixed = Path(source.model), arrays_of(source.constants)  # type: ignore[arg-type]
     files = Stamps.of(model_files(path))
     operators = operators_of(map(str, paths_of(source.operators)))

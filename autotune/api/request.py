@@ -70,6 +70,7 @@ class Source:
     each with the output that takes its place, where names do not tell. `cache_type`: of the
     elements of states that grow, one of `graph.state.CACHE_TYPES`. `scores`: "last" for outputs of
     the last new place of a step, which is what the next token needs; "all" for those of all.
+    `ragged`: compute the tokens of rows of different lengths alone (docs/ragged.md).
     """
 
     model: ModelSource | None
@@ -86,6 +87,7 @@ class Source:
     state: Mapping[str, str] | None = None
     cache_type: str = "f32"
     scores: str = SCORES[0]
+    ragged: bool = False
 
 
 @dataclass(frozen=True)

@@ -100,12 +100,13 @@ class OpenModel:
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers."""
-        model, graph = self._read(numbers)
+        model, graph = self.read_at(numbers)
         stored = named(partial(prepare, graph, PRECISIONS[self.precision]))
         require_supported(stored, undefined)
         return ImportedModel(light(graph), stored, model.halves)
 
-    def _read(self, numbers: Mapping[str, int]) -> tuple[OnnxModel, Graph]:
+    def read_at(self, numbers: Mapping[str, int]) -> tuple[OnnxModel, Graph]:
+        """The file at these numbers, and its graph. Raises ModelError."""
         shapes = {name: at(extents, numbers) for name, extents in self.dims.items()}
         model = named(partial(self.bound.load, shapes))
         return model, named(partial(import_graph, model, self.bound.operators))
@@ -151,7 +152,7 @@ class OpenModel:
         key = tuple(sorted(numbers.items()))
         if key not in self.read:
             try:
-                self.read[key] = light(self._read(numbers)[1])
+                self.read[key] = light(self.read_at(numbers)[1])
             except ModelError as error:
                 self.read[key] = error
         found = self.read[key]

@@ -27,6 +27,7 @@ from autotune.brief import cut
 from autotune.codegen.memory import Recycled
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
+from autotune.graph.ragged.packing import NUMBER
 from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import (
@@ -35,7 +36,7 @@ from autotune.network.artifact.artifact import (
     KernelInfo,
     require_features,
 )
-from autotune.network.artifact.numbers import extents_text, require_numbers
+from autotune.network.artifact.numbers import extents_text, numbers_of, require_numbers
 from autotune.network.artifact.variants import VariantChoice, choice_of
 from autotune.network.runtime.arguments import (
     Inputs,
@@ -47,6 +48,14 @@ from autotune.network.runtime.arguments import (
     writable_in_place,
 )
 from autotune.network.runtime.direct_call import DirectCode, direct_call
+from autotune.network.runtime.ragged import (
+    Rows,
+    is_own,
+    mask_of,
+    run_rows,
+    with_places,
+    with_tokens,
+)
 from autotune.network.runtime.session import ModelSession, step_together
 from autotune.network.runtime.sizes import Memories, ModelSizes, has_room, result_memory
 from autotune.network.runtime.working_memory import CallerMemory, Memory, NetworkCode, Place
@@ -76,6 +85,8 @@ class Model:
     any size up to its most, and a new one costs what any other does.
     """
 
+    _mask: str = ""
+    """The input that says which places count, of a model over tokens."""
     _sizes: ModelSizes[Model] | None = None
     _places: Mapping[int, int] = MappingProxyType({})
     """Addresses of the numbers of a model of one size, by their base."""
@@ -94,6 +105,7 @@ class Model:
         self.artifact = artifact
         self._memory = memory or Memory(artifact)
         self._code = NetworkCode(self._memory.library, artifact)
+        self._mask = mask_of(artifact.own_inputs)
         self._expected = ends_by_name(artifact.own_inputs)
         self._results = ends_by_name(artifact.outputs)
         self._outputs: Memories = {
@@ -136,7 +148,13 @@ class Model:
     @property
     def input_info(self) -> tuple[Endpoint, ...]:
         """Name, shape and dtype of every input; with lengths the longest shape, and `extents`."""
-        return self.artifact.own_inputs
+        ports = self.artifact.own_inputs
+        return tuple(p for p in ports if is_own(p, self._mask)) if self._mask else ports
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether it computes the tokens of rows of different lengths alone: see `run_ragged`."""
+        return bool(self._mask)
 
     @property
     def output_info(self) -> tuple[Endpoint, ...]:
@@ -146,7 +164,8 @@ class Model:
     @property
     def lengths(self) -> dict[str, int]:
         """The largest number of each length, by name."""
-        return self.artifact.mosts
+        hidden = NUMBER if self._mask else None
+        return {n: most for n, most in self.artifact.mosts.items() if n != hidden}
 
     def __repr__(self) -> str:
         ins, outs = map(_ends_text, (self.input_info, self.output_info))
@@ -169,6 +188,8 @@ class Model:
         where names, shapes or dtypes do not fit.
         """
         model: Model = self
+        if self._mask:
+            inputs = self._with_places(inputs)
         if self._sizes is not None:
             model = self._sizes.of(inputs)
         elif self._choice is not None:
@@ -182,6 +203,17 @@ class Model:
             if found is not None:
                 return found
         return model._call(model._named(inputs), out)
+
+    def run_ragged(self, rows: Rows) -> dict[str, Any]:
+        """Outputs of rows of different lengths, of a model that was compiled with `ragged`.
+
+        `rows`: see `ragged.run_rows`. Raises UsageError.
+        """
+        return run_rows(self, self._mask, rows)
+
+    def _with_places(self, inputs: Inputs) -> Mapping[str, Any]:
+        n = None if self._whole is None else self._whole[1].get(NUMBER)
+        return with_places(self._mask, self._named(inputs), n)
 
     def run_bound(
         self, inputs: Mapping[str, Array], out: Mapping[str, Array], places: Mapping[int, int]
@@ -233,6 +265,8 @@ class Model:
 
         Of a model with lengths, that of one size. Raises UsageError where there is none.
         """
+        if self._mask:
+            inputs = dict(self._with_places(inputs))
         if self._sizes is not None:
             return self._sizes.of(inputs)
         if self._choice is None:
@@ -253,6 +287,8 @@ class Model:
                 f"compile it with some: {arguments(dims={'batch': '..32'})}",
             )
         one = np.zeros(1)
+        if self._mask:
+            return self.sized(numbers_of(self.input_info, shapes))
         return self._sizes.of({n: np.broadcast_to(one, shape) for n, shape in shapes.items()})
 
     def sized(self, numbers: Mapping[str, int]) -> Model:
@@ -260,6 +296,8 @@ class Model:
 
         Raises UsageError for others than `Artifact.possible`.
         """
+        if self._mask:
+            numbers = with_tokens(self.input_info, self._mask, numbers)
         require_numbers(self.artifact.possible, numbers)
         if not self.artifact.lengths:
             return self
@@ -311,7 +349,7 @@ class Model:
         variant = self.variant(inputs)
         if variant is not self:
             return variant.profile(inputs)
-        arrays = self._check(inputs)
+        arrays = self._check(self._with_places(inputs) if self._mask else inputs)
         with self._memory.lent() as working:
             place = self._place(working)
             place.times[:] = 0

@@ -1,0 +1,1 @@
+"""① Batches of rows of different lengths, as one axis of all their tokens."""

@@ -1,0 +1,101 @@
+"""① A model with a batch and a sequence -> the same over its tokens, for the lift.
+
+    ragged_network(bound, {"ids": (batch, sequence), "mask": (batch, sequence)})
+
+The network has three lengths: `batch`, `sequence`, and `tokens`, how many count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from autotune.extent import Extents, Length
+from autotune.graph.bound_model import BoundModel
+from autotune.graph.ir import Graph
+from autotune.graph.lengths.imports import NotLifted, OpenModel
+from autotune.graph.lengths.lift import lifted
+from autotune.graph.network import Network
+from autotune.graph.ragged.packing import NUMBER, SLOTS, TOKENS, packed_graph, packed_tensors
+from autotune.graph.ragged.places import BATCH, OTHERS, SEQUENCE, Tokens
+from autotune.graph.ragged.proof import is_padding
+from autotune.graph.reader.onnx_reader import OnnxModel
+
+
+def ragged_network(
+    bound: BoundModel, dims: Mapping[str, Extents], precision: str = "f32"
+) -> Network:
+    """The network of a model over the tokens of rows of any length. Raises NotLifted, which says
+    why there is none."""
+    held = bound if bound.parted else bound.held()
+    found = _plan(OpenModel(held, dims, precision))
+    return lifted(found)
+
+
+def _plan(model: OpenModel) -> RaggedModel:
+    masks = list(_masks(model.dims))
+    if not masks:
+        raise NotLifted("no input has a batch and a sequence", "compile it without `ragged`")
+    batch, sequence = masks[0][1:]
+    sizes = ((BATCH, SEQUENCE), *OTHERS)
+    read = [model.read_at({batch: b, sequence: s})[1] for b, s in sizes]
+    tokens = Tokens(read)
+    names = packed_tensors(tokens)
+    if not names:
+        raise NotLifted("no operator keeps tokens apart", "compile it without `ragged`")
+    kinds = {name: read[0].types[name].dtype for name, *_ in masks}
+    for mask, *_ in masks:
+        if kinds[mask] in _FLAGS and is_padding(tokens, names, mask):
+            return _over_tokens(model, tokens, names, mask)
+    raise NotLifted(
+        "no input is shown to be a mask that leaves out what is behind the end of a row",
+        "compile it without `ragged`",
+    )
+
+
+def _over_tokens(model: OpenModel, tokens: Tokens, names: frozenset[str], mask: str) -> RaggedModel:
+    batch, sequence = (e for e in model.dims[mask] if isinstance(e, Length))
+    most = Length(NUMBER, batch.most * sequence.most)
+    added: dict[str, Extents] = {f"{mask}{TOKENS}": (most, 2), f"{mask}{SLOTS}": (batch, sequence)}
+    dims = {**model.dims, **added}
+    place = mask, batch.name, sequence.name
+    return RaggedModel(model.bound, dims, model.precision, {}, tokens, names, *place)
+
+
+_FLAGS = ("int64", "int32", "bool", "float32", "uint8", "int8")
+
+
+def _masks(dims: Mapping[str, Extents]) -> Iterator[tuple[str, str, str]]:
+    """Inputs of a batch and a sequence, with the names of both; those of the most first."""
+    pairs = []
+    for name, extents in dims.items():
+        plain = [e for e in extents if isinstance(e, Length) and (e.factor, e.offset) == (1, 0)]
+        if len(plain) == len(extents) == 2 and plain[0].name != plain[1].name:
+            pairs.append((name, plain[0].name, plain[1].name))
+    yield from (p for p in pairs if p[1:] == pairs[0][1:])
+
+
+@dataclass(frozen=True)
+class RaggedModel(OpenModel):
+    """A model over its tokens: see `packing`. `dims` has the two inputs more."""
+
+    tokens: Tokens | None = None
+    packed: frozenset[str] = frozenset()
+    mask: str = ""
+    batch: str = ""
+    sequence: str = ""
+
+    def read_at(self, numbers: Mapping[str, int]) -> tuple[OnnxModel, Graph]:
+        """The padded batch and the single tokens, in one graph."""
+        assert self.tokens is not None
+        own = {n: d for n, d in self.dims.items() if n not in self._added}
+        plain = OpenModel(self.bound, own, self.precision)
+        model, padded = plain.read_at(numbers)
+        ones = {**numbers, self.batch: numbers[NUMBER], self.sequence: 1}
+        _, single = plain.read_at(ones)
+        graph = packed_graph(padded, single, self.tokens, self.packed, self.mask)
+        return model, graph
+
+    @property
+    def _added(self) -> tuple[str, str]:
+        return f"{self.mask}{TOKENS}", f"{self.mask}{SLOTS}"

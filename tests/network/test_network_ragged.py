@@ -1,0 +1,222 @@
+"""Rows of different lengths: equal to ONNX Runtime where the mask is 1, and to each row alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import autotune
+from autotune.errors import UsageError
+from autotune.network.runtime.ragged import places_of
+from autotune.network.runtime.runtime import Model
+
+Array = NDArray[Any]
+MOST_ROWS, LONGEST, WIDTH, HEADS, WORDS = 5, 19, 16, 2, 40
+
+
+class _Encoder:
+    """A text encoder that mixes rows by attention, with a token's and a row's output."""
+
+    def __init__(self, n_layers: int, masked: bool = True) -> None:
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+        self.rng = np.random.default_rng(0)
+        self.masked = masked
+        x = self("Add", self("Gather", self.weight(WORDS, WIDTH), "ids"), self.positions())
+        self.bias = self.masking()
+        for _ in range(n_layers):
+            x = self.layer(x)
+        self.nodes.append(helper.make_node("Identity", [x], ["hidden"]))
+        wide = self("Unsqueeze", self("Cast", "mask", to=1), self.ints(2))
+        total = self("ReduceSum", self("Mul", x, wide), self.ints(1), keepdims=0)
+        count = self("ReduceSum", wide, self.ints(1), keepdims=0)
+        self.nodes.append(helper.make_node("Div", [total, count], ["mean"]))
+
+    def __call__(self, op: str, *inputs: str, **attrs: Any) -> str:
+        name = f"{op.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name, **attrs))
+        return name
+
+    def value(self, array: Array) -> str:
+        name = f"w_{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(array, name))
+        return name
+
+    def weight(self, *shape: int) -> str:
+        return self.value(self.rng.standard_normal(shape).astype(np.float32) * 0.3)
+
+    def ints(self, *values: int) -> str:
+        return self.value(np.array(values, np.int64))
+
+    def positions(self) -> str:
+        """Counted by the mask, as RoBERTa does."""
+        places = self("CumSum", self("Cast", "mask", to=7), self.value(np.array(1)))
+        return self("Gather", self.weight(LONGEST + 1, WIDTH), places)
+
+    def masking(self) -> str:
+        off = self("Sub", self.value(np.ones(1, np.float32)), self("Cast", "mask", to=1))
+        return self(
+            "Unsqueeze", self("Mul", off, self.value(np.full(1, -1e4, np.float32))), self.ints(1, 2)
+        )
+
+    def dense(self, x: str, n: int, m: int) -> str:
+        return self("Add", self("MatMul", x, self.weight(n, m)), self.weight(m))
+
+    def layer(self, x: str) -> str:
+        def heads(perm: Sequence[int]) -> str:
+            split = self("Reshape", self.dense(x, WIDTH, WIDTH), self.ints(0, 0, HEADS, -1))
+            return self("Transpose", split, perm=perm)
+
+        scores = self("MatMul", heads((0, 2, 1, 3)), heads((0, 2, 3, 1)))
+        scores = self("Add", scores, self.bias) if self.masked else scores
+        mixed = self("MatMul", self("Softmax", scores, axis=-1), heads((0, 2, 1, 3)))
+        rows = self("Reshape", self("Transpose", mixed, perm=(0, 2, 1, 3)), self.ints(0, 0, WIDTH))
+        x = self.norm(self("Add", x, self.dense(rows, WIDTH, WIDTH)))
+        wide = self("Relu", self.dense(x, WIDTH, 2 * WIDTH))
+        return self.norm(self("Add", x, self.dense(wide, 2 * WIDTH, WIDTH)))
+
+    def norm(self, x: str) -> str:
+        return self("LayerNormalization", x, self.weight(WIDTH), self.weight(WIDTH))
+
+    def proto(self) -> ModelProto:
+        shape = ("batch", "sequence")
+        ids, mask = (
+            helper.make_tensor_value_info(n, TensorProto.INT64, shape) for n in ("ids", "mask")
+        )
+        hidden = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, (*shape, WIDTH))
+        mean = helper.make_tensor_value_info("mean", TensorProto.FLOAT, ("batch", WIDTH))
+        graph = helper.make_graph(self.nodes, "g", [ids, mask], [hidden, mean], self.weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+Compiled = tuple[Model, Any, list[str]]
+
+
+def _compiled(folder: Path, n_layers: int, masked: bool = True) -> Compiled:
+    ort = pytest.importorskip("onnxruntime")
+    path, notes = folder / "encoder.onnx", list[str]()
+    onnx.save(_Encoder(n_layers, masked).proto(), str(path))
+    dims = {"batch": f"..{MOST_ROWS}", "sequence": f"..{LONGEST}"}
+    done = autotune.compile(path, dims=dims, ragged=True, note=notes.append)
+    done.artifact.save(folder / "encoder.atn")
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return autotune.load(folder / "encoder.atn"), session, notes
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    return _compiled(tmp_path_factory.mktemp("ragged"), 2)
+
+
+def _feeds(mask: Array, seed: int = 0) -> dict[str, Array]:
+    ids = np.random.default_rng(seed).integers(0, WORDS, mask.shape)
+    return {"ids": ids, "mask": mask}
+
+
+def _padded(counts: Sequence[int]) -> Array:
+    return (np.arange(max(counts)) < np.array(counts)[:, None]).astype(np.int64)
+
+
+def _require_equal(compiled: Compiled, counts: Sequence[int], seed: int = 0) -> None:
+    model, session, _ = compiled
+    feeds = _feeds(_padded(counts), seed)
+    hidden, mean = session.run(None, feeds)
+    found, counted = model.run(feeds), feeds["mask"] != 0
+    assert np.allclose(found["hidden"][counted], hidden[counted], atol=2e-5)
+    assert np.allclose(found["mean"], mean, atol=2e-5)
+
+
+def test_packed_batches_are_those_of_the_file(encoder: Compiled) -> None:
+    assert encoder[0].is_ragged
+    assert [p.name for p in encoder[0].input_info] == ["ids", "mask"]
+    rng = np.random.default_rng(1)
+    for seed in range(20):
+        counts = rng.integers(1, LONGEST + 1, rng.integers(1, MOST_ROWS + 1)).tolist()
+        _require_equal(encoder, counts, seed)
+
+
+@pytest.mark.parametrize("counts", [[1], [1, 1, 1], [LONGEST] * MOST_ROWS, [1, LONGEST]])
+def test_shortest_and_longest_rows(encoder: Compiled, counts: list[int]) -> None:
+    _require_equal(encoder, counts)
+
+
+@pytest.mark.parametrize("rows", [["101", "111"], ["011", "111"], ["100", "000"], ["001", "010"]])
+def test_masks_that_are_no_padding_give_what_the_file_gives(
+    encoder: Compiled, rows: list[str]
+) -> None:
+    model, session, _ = encoder
+    feeds = _feeds(np.array([[int(c) for c in row] for row in rows]))
+    for found, wanted in zip(model.run(feeds).values(), session.run(None, feeds), strict=True):
+        assert np.allclose(found, wanted, atol=2e-5, equal_nan=True)
+
+
+def test_rows_in_a_batch_are_those_alone(encoder: Compiled) -> None:
+    model = encoder[0]
+    rng = np.random.default_rng(2)
+    rows = [rng.integers(0, WORDS, n) for n in (3, 1, LONGEST, 7, 2, 11, 5, 1)]
+    found = model.run_ragged(rows)
+    assert [x.shape for x in found["hidden"]] == [(len(row), WIDTH) for row in rows]
+    for row, hidden, mean in zip(rows, found["hidden"], found["mean"], strict=True):
+        alone = model.run_ragged({"ids": [row]})
+        assert np.allclose(alone["hidden"][0], hidden, atol=1e-6)
+        assert np.allclose(alone["mean"][0], mean, atol=1e-6)
+
+
+def test_no_rows_give_no_results(encoder: Compiled) -> None:
+    found = encoder[0].run_ragged([])
+    assert found["hidden"] == []
+    assert found["mean"].shape == (0, WIDTH)
+
+
+@pytest.mark.parametrize("rows", [[[1, 2], []], [[[1]]], {"words": [[1]]}])
+def test_rows_that_are_none_are_refused(encoder: Compiled, rows: Any) -> None:
+    with pytest.raises(UsageError):
+        encoder[0].run_ragged(rows)
+
+
+def test_a_model_that_reads_padding_is_not_packed(tmp_path: Path) -> None:
+    model, session, notes = _compiled(tmp_path, 1, masked=False)
+    assert not model.is_ragged
+    assert any("rows are padded, not packed" in note for note in notes)
+    with pytest.raises(UsageError):
+        model.run_ragged([[1]])
+    feeds = _feeds(_padded([3, 5]))
+    for found, wanted in zip(model.run(feeds).values(), session.run(None, feeds), strict=True):
+        assert np.allclose(found, wanted, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_twelve_layers(tmp_path: Path) -> None:
+    compiled = _compiled(tmp_path, 12)
+    for counts in ([4, 1, LONGEST], [LONGEST, 2]):
+        _require_equal(compiled, counts)
+
+
+def _holes(mask: Array) -> bool:
+    counts = mask.sum(1)
+    return not (counts.all() and (mask == (np.arange(mask.shape[1]) < counts[:, None])).all())
+
+
+def test_places_are_those_of_the_mask() -> None:
+    rng = np.random.default_rng(3)
+
+    def random(shape: tuple[int, int]) -> Array:
+        return rng.integers(0, 2, shape)
+
+    for n in range(200):
+        shape = int(rng.integers(1, 5)), int(rng.integers(1, 4))
+        mask = random(shape) if n % 2 else _padded(rng.integers(1, 9, shape[0]).tolist())
+        tokens, slots = places_of(mask)
+        counted = np.ones_like(mask) if _holes(mask) else mask
+        assert np.array_equal(tokens, np.argwhere(counted))
+        at = slots[counted != 0]
+        assert np.array_equal(at, np.arange(len(tokens)))
+        assert slots.shape == mask.shape
+        assert 0 <= slots.min() <= slots.max() < len(tokens)
