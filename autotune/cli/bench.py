@@ -143,7 +143,8 @@ def command(
     with an interval; with --fail-above, the exit code says whether it is too slow.
 
     With --tokens, a session of a model with a state takes prompts and single tokens; ONNX Runtime
-    feeds its outputs back, and onnxruntime-genai runs the folder that the model is in.
+    feeds its outputs back, and onnxruntime-genai runs the folder that the model is in; with
+    --per-task, the tasks of a prompt and of a token are shown.
 
     A model that was compiled for several shapes is measured at each of them, one with lengths at
     its most, or as --dim, --like or --input say.
@@ -153,11 +154,11 @@ def command(
 
     names = tuple(dict.fromkeys(name for part in against for name in part))
     _require_together(names, callers, per_task, compare, fail_above)
-    beside = (callers, save, compare, files or None, per_task or None)
+    beside = (callers, save, compare, files or None)
     if tokens is not None and any(value is not None for value in beside):
         raise UsageError(
             "--tokens times sequences of a session",
-            "leave --callers, --per-task, --input, --save and --compare out",
+            "leave --callers, --input, --save and --compare out",
         )
     if tokens is None and GENAI in names:
         raise UsageError(f"{GENAI} generates tokens alone", "add --tokens 128+64, or leave it out")
@@ -178,6 +179,9 @@ def command(
         if "openvino:default" in names:
             others += ", openvino:default in what it chooses"
         say_note(f"{_products_text(compiled.artifact.precision)} here; {others}")
+    if tokens is not None and per_task:
+        _profile_tokens(compiled, tokens[0], None if is_model else log_path, time_s, style)
+        return
     if tokens is not None:
         _bench_tokens(compiled, tokens, names, model, time_s, style)
         return
@@ -238,6 +242,23 @@ def _bench_tokens(
         put_json(found.to_json() | about)
     else:
         put(tokens_text(found))
+
+
+def _profile_tokens(
+    compiled: Model, prompt: int, log_path: Path | None, time_s: float, style: str
+) -> None:
+    """Print where the time of a prompt and of a single token behind it goes."""
+    from autotune.api.compile.benching import profile_tokens, tuned_alone
+
+    tuned = tuned_alone(compiled, log_path)
+    with stage(f"measuring for {format_duration(time_s)} a side"):
+        found = profile_tokens(compiled, prompt, tuned, time_s)
+    for name, profile in found.items():
+        if style == "text":
+            put(f"{name}:")
+        _put_text(profile, style)
+    if style == "json":
+        put_json({name: profile.to_json() for name, profile in found.items()})
 
 
 def _require_together(
@@ -386,12 +407,13 @@ def _put_text(result: BenchResult | CallersResult | NetworkProfile, style: str) 
 
 
 def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkProfile:
-    from autotune.api.compile.benching import tuned_alone
+    from autotune.api.compile.benching import limits_of, tuned_alone
     from autotune.measure.noise import read_usage
     from autotune.network.bench.profile import profile_tasks
 
     tuned = tuned_alone(compiled, log_path)
-    profile = profile_tasks(compiled, tuned, min_s=time_s, usage=read_usage)
+    limits_s = limits_of(compiled)
+    profile = profile_tasks(compiled, tuned, min_s=time_s, usage=read_usage, limits_s=limits_s)
     if not tuned:
         say_note("no task was compiled from a record; --log names a log with latencies")
     elif not any(t.n_threads == compiled.n_threads for t in tuned.values()):

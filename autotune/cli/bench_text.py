@@ -115,18 +115,18 @@ def profile_text(profile: NetworkProfile) -> str:
     )
     if not profile.adds_up:
         return whole
-    head = ("id", "key", "calls", "time", "share", "alone", "ratio", "", "subgraph")
+    head = ("id", "key", "calls", "time", "share", "limit", "alone", "ratio", "", "subgraph")
     tasks = sorted(profile.tasks, key=lambda t: -t.time_s)
     rows = [_task_row(t, profile.tasks_s) for t in tasks]
     n_calls = sum(t.n_calls for t in tasks)
     total, alone = format_seconds(profile.tasks_s), format_seconds(profile.alone_s)
     ratio = _ratio(profile.tasks_s / profile.alone_s if profile.alone_s else None)
     rows.append(
-        ("Σ", "", str(n_calls), total, "100.0 %", alone, ratio, "", counted(len(tasks), "task"))
+        ("Σ", "", str(n_calls), total, "100.0 %", "", alone, ratio, "", counted(len(tasks), "task"))
     )
     between = profile.inference_s - profile.tasks_s
     lines = [
-        columns(head, rows, right=("id", *head[2:7]), least=("key", "share", "calls", "alone")),
+        columns(head, rows, right=("id", *head[2:8]), least=("key", "share", "calls", "alone")),
         f"{whole}, outside of the tasks: {_signed(between)}",
     ]
     if any(t.is_slow for t in tasks):
@@ -141,6 +141,7 @@ def _task_row(task: TaskTime, tasks_s: float) -> tuple[str, ...]:
         str(task.n_calls),
         format_seconds(task.time_s),
         f"{100 * task.time_s / tasks_s if tasks_s else 0.0:.1f} %",
+        "-" if task.limit_share is None else f"{100 * task.limit_share:.0f} %",
         format_seconds(task.alone_s),
         _ratio(task.ratio),
         "*" if task.is_slow else "",

@@ -140,6 +140,8 @@ class TaskTimeOutput(TypedDict):
     share: float
     alone_s: float | None
     ratio: float | None
+    limit_s: float | None
+    limit_share: float | None
     slow: bool
 
 

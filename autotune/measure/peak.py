@@ -40,6 +40,7 @@ _MOST_STREAMED_BYTES = 512 << 20
 _SHORTEST_S, _LONGEST_S = 1e-4, 0.1
 """Lines that survive an interval of the longer length are taken to stay."""
 _TRIES = 5
+_READINGS = 8
 _PLAUSIBLE = 0.9  # of so many times the peak of one thread
 
 
@@ -106,6 +107,12 @@ def measure_peaks(
     l1_bytes = n_threads * target.l1_bytes
     rates = form_peaks(target, n_threads, dots, executors)
     return Peaks(together * 1e9, n_threads * warm, n_threads * cold, l1_bytes, rates)
+
+
+def memory_rate(target: Target, n_threads: int) -> float:
+    """Bytes per second that `n_threads` threads together read of what no cache holds."""
+    n_bytes = min(4 * target.l3_bytes, _MOST_STREAMED_BYTES)
+    return max(_Reader(target, None, n_threads).rates(n_bytes, "warm", _READINGS))
 
 
 def fma_peak(target: Target, n_threads: int, executors: Executors | None = None) -> float:
@@ -213,10 +220,10 @@ def stay_cached(
 
 
 class _Reader:
-    """One thread that reads bytes; how fast depends on where they are before."""
+    """Threads that read bytes, one by default; how fast depends on where they are before."""
 
-    def __init__(self, target: Target, executors: Executors | None) -> None:
-        self._target, self._driver = target, _driver(target, 1, executors)
+    def __init__(self, target: Target, executors: Executors | None, n_threads: int = 1) -> None:
+        self._target, self._driver = target, _driver(target, n_threads, executors)
         self._code = self._driver.executor.load([assemble(_reader(target), target)])
 
     def rates(

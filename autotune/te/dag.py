@@ -302,15 +302,20 @@ def print_compute(op: Compute) -> str:
     return f"{op.name}[{axes}]{dtype} = {_bare(op.body)}"
 
 
-def flops(op: Compute) -> int:
-    """Arithmetic operations of one computation, those on indices apart."""
+def n_terms(op: Compute) -> int:
+    """How often a computation evaluates its body: points, times the terms of a sum."""
     routed = op.route.places if op.route else ()
     points = math.prod(a.extent for a in op.axes if a.name not in routed)
     if isinstance(op.body, Reduce):
         points *= math.prod(mean_extent(op.body, op.axes, a) for a in op.reduce_axes)
+    return points
+
+
+def flops(op: Compute) -> int:
+    """Arithmetic operations of one computation, those on indices apart."""
     per_point = sum(
         1
         for e in walk(op.body)
         if isinstance(e, Binary | Call) and dtype_of(e) not in (INDEX, BOOL)
     )
-    return points * (per_point + (1 if op.reduce_axes else 0))
+    return n_terms(op) * (per_point + (1 if op.reduce_axes else 0))

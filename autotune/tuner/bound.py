@@ -26,12 +26,14 @@ from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import bounds
 from autotune.te.at_numbers import at_usual, usual
-from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, flops
-from autotune.te.expr import Expr, Load, variables, walk
+from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, flops, n_terms
+from autotune.te.expr import Binary, Expr, Load, variables, walk
 from autotune.te.products import instructions_of
 
 _ROUNDING = 1e-6
 _MOST_OF_PEAK = 2.0
+_BYTES = ("uint8", "int8")
+"""Operands of the products of `bytedot`."""
 _WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144
 
 
@@ -120,13 +122,26 @@ def arithmetic_s(
     """
     rates = dict(dots)
 
-    def rate(op: Compute) -> float:
-        found = [flops_per_s, *(rates[f] for f in instructions_of(op, tuple(rates)))]
+    def rate(op: Compute, forms: Iterable[MultiplyAdd]) -> float:
+        found = [flops_per_s, *(rates[f] for f in forms)]
         if is_narrowed and product(dag, op.name):
             found += [per_s / N_PRODUCTS for f, per_s in dots if is_narrow(f)]
         return max(found)
 
-    return sum(flops(op) / rate(op) for op in dag.computes)
+    found = ((op, arithmetic(op, tuple(rates))) for op in dag.computes)
+    return sum(n / rate(op, forms) for op, (n, forms) in found)
+
+
+def arithmetic(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[int, tuple[MultiplyAdd, ...]]:
+    """Operations of a computation that no program saves, and the `forms` that add up several terms.
+
+    Where its body sums products of bytes these alone: their operands are made once for many points.
+    """
+    n_dots = sum(isinstance(e, Binary) and e.op == "bytedot" for e in walk(op.body))
+    exact = tuple(f for f in forms if f.operands == _BYTES and f.unit is None)
+    if n_dots and exact:
+        return n_dots * n_terms(op) * 2 * exact[0].terms, exact
+    return flops(op), instructions_of(op, forms)
 
 
 def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ...]:
@@ -135,7 +150,7 @@ def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ..
     found: dict[MultiplyAdd, None] = {}
     for dag in dags:
         for op in dag.computes:
-            found |= dict.fromkeys(instructions_of(op, target.isa.forms))
+            found |= dict.fromkeys(arithmetic(op, target.isa.forms)[1])
             found |= dict.fromkeys(narrow if narrow and product(dag, op.name) else ())
     return tuple(found)
 

@@ -44,8 +44,22 @@ def test_prompts_and_tokens_are_timed_beside_others(tmp_path: Path, cli: Cli) ->
     assert found["ratio"] == found["autotune"]["token_s"] / found["onnxruntime"]["token_s"]
     done = cli("bench", "m.onnx", "--tokens", "6", cwd=tmp_path)
     assert (done.code, "128+64" in done.err) == (2, True)
-    done = cli("bench", "m.onnx", "--tokens", "6+3", "--per-task", cwd=tmp_path)
-    assert (done.code, "leave --callers, --per-task" in done.err) == (2, True)
+    done = cli("bench", "m.onnx", "--tokens", "6+3", "--callers", "2", cwd=tmp_path)
+    assert (done.code, "leave --callers, --input" in done.err) == (2, True)
+
+
+def test_tasks_of_prompts_and_tokens_are_shown_beside_their_limits(
+    tmp_path: Path, cli: Cli
+) -> None:
+    onnx.save(decoder(), tmp_path / "m.onnx")
+    line = ("bench", "m.onnx", "--tokens", "6+3", "--per-task", "--time", "0.05s")
+    done = cli(*line, "--format", "json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert list(found) == ["prompt", "token"]
+    for profile in found.values():
+        shares = [t["limit_share"] for t in profile["tasks"]]
+        assert any(share is not None and 0 < share < 2 for share in shares)
 
 
 @pytest.mark.parametrize("kind", ["hidden", "caches", "merged"])

@@ -21,6 +21,7 @@ from autotune.network.bench import bench as network_bench
 from autotune.network.bench import tokens as network_tokens
 from autotune.network.bench.bench import BenchResult
 from autotune.network.bench.callers import CallersResult, bench_callers, require_callers
+from autotune.network.bench.profile import NetworkProfile, profile_runs
 from autotune.network.bench.tokens import TokensResult, random_prompt
 from autotune.network.check.oracles import Original
 from autotune.network.runtime import token_loops
@@ -33,6 +34,7 @@ from autotune.network.runtime.baselines import (
     require_alive,
     wide_inputs,
 )
+from autotune.network.runtime.kernel_time import KernelTime
 from autotune.network.runtime.loading import load, model_of
 from autotune.network.runtime.runtime import Model, random_inputs, require_inputs
 from autotune.network.runtime.token_loops import TOKEN_LOOPS, Begin, Step, token_loop
@@ -168,6 +170,48 @@ def bench_tokens(
     return network_tokens.bench_tokens(
         sides, words, tokens, ours.n_threads, time_s, usage=read_usage
     )
+
+
+def limits_of(model: Model, number: int = 0) -> dict[str, float]:
+    """Least seconds of a call of each task on this machine, which is measured; by key.
+
+    `number`: of its length, that of the model by default. Empty for files of former versions.
+    """
+    from autotune.network.bench.limits import least_s, measure_limits
+
+    limits = measure_limits(model.artifact, model.n_threads)
+    number = number or next(iter(model.numbers.values()), 0)
+    return {} if limits is None else least_s(model.artifact, limits, number)
+
+
+def profile_tokens(
+    model: Model, prompt: int, tuned: Mapping[str, Tuned] | None = None, time_s: float = 2.0
+) -> dict[str, NetworkProfile]:
+    """Profiles of the first step of `prompt` tokens and of one of a single token behind them.
+
+    Raises UsageError for a model without such steps.
+    """
+    session = model.session()
+    port = session.input_info[0]
+    words = random_prompt(prompt, port.limit)
+    found = {}
+    for name, n_tokens, filled in (("prompt", prompt, 0), ("token", 1, prompt)):
+        n, step = session.first_step(n_tokens)
+        inputs = {port.name: words[:, :n]}
+        assert isinstance(step, Model)
+
+        def run(inputs: Mapping[str, Any] = inputs, filled: int = filled) -> None:
+            session.assume(filled)
+            session.run(inputs)
+
+        def timed(inputs: Mapping[str, Any] = inputs, filled: int = filled) -> list[KernelTime]:
+            session.assume(filled)
+            return session.profile(inputs)
+
+        found[name] = profile_runs(
+            step, run, timed, tuned, min_s=time_s, usage=read_usage, limits_s=limits_of(step, n)
+        )
+    return found
 
 
 def _sequence(model: Model, begun: Mapping[str, Any]) -> Step:

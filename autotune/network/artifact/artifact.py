@@ -40,6 +40,7 @@ from autotune.network.artifact.container import (
 )
 from autotune.network.artifact.digests import described, digest
 from autotune.network.artifact.table import FIRST_BOUND
+from autotune.network.artifact.work import Work
 from autotune.strides import dense
 from autotune.target import Target, missing_features
 from autotune.target.isa import HOST
@@ -188,7 +189,7 @@ class Artifact:
     for other shapes of its inputs, over the same `constants` (the same array). `constant_kinds`:
     bytes of constants by `layout.KINDS`, known only where it was compiled. `state`: of a model that
     has some; its variants take different numbers of new places. `lengths`: see `Network`; the
-    inputs that hold numbers are none of the model's own.
+    inputs that hold numbers are none of the model's own. `works`: what tasks do at least, by key.
     """
 
     name: _PathText
@@ -218,6 +219,7 @@ class Artifact:
     stored: Annotated[tuple[Text, ...], LEFT_OUT] = ()
     state: Annotated[StateInfo | None, LEFT_OUT] = None
     lengths: Annotated[Mapping[Text, Text], LEFT_OUT] = field(default_factory=dict)
+    works: Annotated[Mapping[Text, tuple[Work, ...]], LEFT_OUT] = field(default_factory=dict)
 
     @property
     def own_inputs(self) -> tuple[Endpoint, ...]:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from autotune.measure.noise import Noise, Usage, judge
 from autotune.measure.turns import turns
 from autotune.network.artifact.artifact import KernelInfo, Tuned
 from autotune.network.artifact.hybrid import ONNX_TASK
+from autotune.network.runtime.kernel_time import KernelTime
 from autotune.network.runtime.runtime import Model, random_inputs
 
 SLOW_RATIO = 1.15
@@ -40,7 +42,8 @@ class TaskTime:
     """All calls of one task in one inference, in seconds.
 
     `time_s`: in the network, kernel by kernel; `alone_s`: as many calls at the latency that tuning
-    measured, None where that is not known for this number of threads.
+    measured, None where that is not known for this number of threads; `limit_s`: as many at the
+    peak rates of this machine, None where that is not known.
     """
 
     id: int
@@ -49,6 +52,13 @@ class TaskTime:
     n_calls: int
     time_s: float
     alone_s: float | None = None
+    limit_s: float | None = None
+
+    @property
+    def limit_share(self) -> float | None:
+        """Share of the limit that is reached."""
+        known = self.limit_s is not None and self.time_s > 0
+        return self.limit_s / self.time_s if known and self.limit_s is not None else None
 
     @property
     def ratio(self) -> float | None:
@@ -118,6 +128,8 @@ class NetworkProfile:
             "share": task.time_s / self.tasks_s if self.tasks_s else 0.0,
             "alone_s": task.alone_s,
             "ratio": task.ratio,
+            "limit_s": task.limit_s,
+            "limit_share": task.limit_share,
             "slow": task.is_slow,
         }
 
@@ -130,6 +142,7 @@ def profile_tasks(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
     usage: Callable[[], Usage] | None = None,
+    limits_s: Mapping[str, float] = MappingProxyType({}),
 ) -> NetworkProfile:
     """Profile `model` on random inputs for `min_runs` inferences and `min_s` seconds of each kind.
 
@@ -137,12 +150,37 @@ def profile_tasks(
 
     `tuned`: latencies of tasks alone by key; None takes those in the artifact. Only those measured
     on as many threads as the model runs on are used. `usage`: reads processor times, to detect
-    co-tenants.
+    co-tenants. `limits_s`: least seconds of a call, by task.
     """
     inputs = random_inputs(model.input_info, seed)
+    return profile_runs(
+        model,
+        lambda: model.run(inputs),
+        lambda: model.profile(inputs),
+        tuned,
+        min_runs,
+        min_s,
+        clock,
+        usage,
+        limits_s,
+    )
+
+
+def profile_runs(
+    model: Model,
+    run: Callable[[], object],
+    profile: Callable[[], Sequence[KernelTime]],
+    tuned: Mapping[str, Tuned] | None = None,
+    min_runs: int = 20,
+    min_s: float = 2.0,
+    clock: Callable[[], float] = time.perf_counter,
+    usage: Callable[[], Usage] | None = None,
+    limits_s: Mapping[str, float] = MappingProxyType({}),
+) -> NetworkProfile:
+    """`profile_tasks` of inferences that `run` makes and `profile` times."""
     for _ in range(_WARM_UPS):
-        model.run(inputs)
-        model.profile(inputs)
+        run()
+        profile()
     before = usage() if usage else None
     whole: list[float] = []
     runs: list[list[float]] = []
@@ -152,16 +190,17 @@ def profile_tasks(
     while min(len(whole), len(runs)) < min_runs or clock() - begin < 2 * min_s:
         start = clock()
         if next(order):
-            model.run(inputs)
+            run()
             whole.append(clock() - start)
         else:
-            runs.append([kernel.time_s for kernel in model.profile(inputs)])
+            runs.append([kernel.time_s for kernel in profile()])
             overhead.append(clock() - start - sum(runs[-1]))
     alone = model.artifact.tuned if tuned is None else tuned
     known = {key: t.latency_s for key, t in alone.items() if t.n_threads == model.n_threads}
     kernels = model.artifact.kernels
     outside = dict.fromkeys(k.task for k in kernels if k.task.startswith(ONNX_TASK))
-    tasks = task_times(kernels, np.array(runs), known, (*model.artifact.tasks, *outside))
+    keys = (*model.artifact.tasks, *outside)
+    tasks = task_times(kernels, np.array(runs), known, keys, limits_s)
     return NetworkProfile(
         tasks,
         statistics.median(whole),
@@ -204,6 +243,7 @@ def task_times(
     times_s: NDArray[Any],
     alone_s: Mapping[str, float],
     tasks: Sequence[str] = (),
+    limits_s: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[TaskTime, ...]:
     """Medians over the rows of `times_s` (runs × kernels) of the sums over every task's kernels.
 
@@ -217,8 +257,10 @@ def task_times(
         columns = [k for k, kernel in enumerate(kernels) if kernel.task == key]
         time_s = float(np.median(times_s[:, columns].sum(axis=1)))
         alone = alone_s.get(key)
-        whole = None if alone is None else n_calls * alone
-        out.append(TaskTime(ids.get(key, n), key, labels[key], n_calls, time_s, whole))
+        whole, limit = (
+            None if one is None else n_calls * one for one in (alone, limits_s.get(key))
+        )
+        out.append(TaskTime(ids.get(key, n), key, labels[key], n_calls, time_s, whole, limit))
     return tuple(out)
 
 

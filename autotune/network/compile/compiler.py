@@ -36,6 +36,7 @@ from autotune.network.compile.entry import compile_entry
 from autotune.network.compile.layout import ConstantPool, NetworkLayout, Unit, value_name
 from autotune.network.compile.memory import fold_strides, place_of
 from autotune.network.compile.outlines import Outline, Outlines, whole
+from autotune.network.compile.works import works_of
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.steps import Algorithm, Steps, steps_text
 from autotune.strides import dense
@@ -145,6 +146,7 @@ def _artifact(
         precision=AUTO if network.is_mixed else network.precision,
         state=network.state,
         lengths=dict(network.lengths),
+        works=works_of(network, target),
     )
 
 

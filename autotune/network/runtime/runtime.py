@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -33,7 +32,6 @@ from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import (
     Artifact,
     Endpoint,
-    KernelInfo,
     require_features,
 )
 from autotune.network.artifact.numbers import extents_text, numbers_of, require_numbers
@@ -48,6 +46,7 @@ from autotune.network.runtime.arguments import (
     writable_in_place,
 )
 from autotune.network.runtime.direct_call import DirectCode, direct_call
+from autotune.network.runtime.kernel_time import KernelTime
 from autotune.network.runtime.ragged import (
     Rows,
     is_own,
@@ -63,14 +62,6 @@ from autotune.units import counted
 from autotune.wording import arguments
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTime:
-    """Seconds of one kernel in one inference, until all threads have done their parts."""
-
-    kernel: KernelInfo
-    time_s: float
 
 
 class Model:
@@ -228,6 +219,13 @@ class Model:
             places = {**self._places, **places}
             return self._call_in(working, place, self._code.run, inputs, out, places)
 
+    def profile_bound(
+        self, inputs: Mapping[str, Array], out: Mapping[str, Array], places: Mapping[int, int]
+    ) -> list[KernelTime]:
+        """The time of every kernel of `run_bound`, in order."""
+        places = {**self._places, **places}
+        return self._profiled(inputs, out, places)
+
     def session(self) -> ModelSession:
         """A session of a model with a state: see `session.ModelSession`. Raises UsageError."""
         return ModelSession(self)
@@ -306,6 +304,11 @@ class Model:
         model._fix(self, numbers)
         return model
 
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The numbers that a model of one size has in the place of lengths."""
+        return self._whole[1] if self._whole is not None else {}
+
     def spoil(self) -> None:
         """Fill the working memory that the next caller gets with NaN and -1.
 
@@ -350,10 +353,15 @@ class Model:
         if variant is not self:
             return variant.profile(inputs)
         arrays = self._check(self._with_places(inputs) if self._mask else inputs)
+        return self._profiled(arrays, {}, self._places)
+
+    def _profiled(
+        self, inputs: Mapping[str, Array], out: Mapping[str, Array], places: Mapping[int, int]
+    ) -> list[KernelTime]:
         with self._memory.lent() as working:
             place = self._place(working)
             place.times[:] = 0
-            self._call_in(working, place, self._code.profile, arrays, {}, self._places)
+            self._call_in(working, place, self._code.profile, inputs, out, places)
             seconds = np.diff(place.times) * 1e-9
         pairs = zip(self.artifact.kernels, seconds.tolist(), strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]

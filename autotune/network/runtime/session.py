@@ -29,6 +29,7 @@ from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.steps import axes_of_places, parts_of, state_of, steps_of
 from autotune.network.artifact.variants import VariantChoice
 from autotune.network.runtime.arguments import in_order, require_input, require_names
+from autotune.network.runtime.kernel_time import KernelTime
 from autotune.network.runtime.sampling import sampler
 from autotune.network.runtime.session_step import (
     SessionMemory,
@@ -146,6 +147,28 @@ class ModelSession:
         """`step` for inputs by name; outputs by name."""
         with self._alone():
             return self._advance(inputs)
+
+    def first_step(self, n: int) -> tuple[int, Stateful]:
+        """The places of the first of the steps that compute `n` new ones, and its model.
+
+        Raises UsageError where there are no such steps.
+        """
+        if not self.takes(n):
+            raise _no_steps(n, [step.sizes for step in self._steps], self._joins)
+        first = self._parts(n)[0]
+        return first, self._of_size(first).at(first)
+
+    def profile(self, inputs: Mapping[str, Any]) -> list[KernelTime]:
+        """Time every kernel of one step, in order; the state stays as it was.
+
+        Raises UsageError as `step`, and for places that take several steps.
+        """
+        with self._alone():
+            plan, checked = self._planned(inputs)
+            if len(plan) > 1:
+                raise UsageError(f"{len(plan)} steps are no single one", "give fewer places")
+            ((step, n),) = plan
+            return step.profile(self._memory, checked, n)
 
     def generate(
         self, tokens: Any, max_new: int | None = None, stop: Container[int] = (), **sampling: Any

@@ -14,6 +14,7 @@ from autotune.graph.state import NO_ROWS, of_session
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.steps import sizes_of, state_of
 from autotune.network.runtime.arguments import require_input, require_names
+from autotune.network.runtime.kernel_time import KernelTime
 
 Array = NDArray[Any]
 
@@ -35,6 +36,11 @@ class Stateful(Protocol):
     ) -> dict[str, Array]:
         """One inference on arrays as they are stored; those of `out` are written in place, and
         `places` are addresses of others, by their base."""
+
+    def profile_bound(
+        self, inputs: Mapping[str, Array], out: Mapping[str, Array], places: Mapping[int, int]
+    ) -> list[KernelTime]:
+        """The time of every kernel of `run_bound`, in order."""
 
 
 class SessionMemory:
@@ -148,7 +154,23 @@ class SessionStep:
     ) -> dict[str, Array]:
         """The outputs of a step of `n` places of as many sessions as it is for; their lengths
         stay."""
-        info, model = memories[0].info, self._at(n)
+        found = self.at(n).run_bound(*self._bound(memories, inputs))
+        for memory in memories:
+            for pair in memory.pairs.values():
+                pair.reverse()
+        return {end.name: found[end.name] for end in self.outputs}
+
+    def profile(
+        self, memory: SessionMemory, inputs: Mapping[str, Array], n: int
+    ) -> list[KernelTime]:
+        """The time of every kernel of a step of `n` places; the state stays as it was."""
+        return self.at(n).profile_bound(*self._bound([memory], inputs))
+
+    def _bound(
+        self, memories: Sequence[SessionMemory], inputs: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], dict[str, Array], dict[int, int]]:
+        """Inputs, outputs and addresses of a step, as `run_bound` takes them."""
+        info = memories[0].info
         given, out, places = dict(inputs), dict[str, Array](), dict[int, int]()
         if info.filled:
             given[info.filled] = np.concatenate([memory.filled for memory in memories])
@@ -158,13 +180,9 @@ class SessionStep:
                 places[buffer], places[rows] = address, address + memory.length * step
             for name, output in info.replaced.items():
                 given[self._port(name, n)], out[self._port(output, n)] = memory.pairs[name]
-        found = model.run_bound(given, out, places)
-        for memory in memories:
-            for pair in memory.pairs.values():
-                pair.reverse()
-        return {end.name: found[end.name] for end in self.outputs}
+        return given, out, places
 
-    def _at(self, n: int) -> Stateful:
+    def at(self, n: int) -> Stateful:
         """The variant at `n` new places: made once."""
         if not self.model.artifact.lengths:
             return self.model
