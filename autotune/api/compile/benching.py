@@ -209,7 +209,7 @@ def profile_tokens(
             return session.profile(inputs)
 
         found[name] = profile_runs(
-            step, run, timed, tuned, min_s=time_s, usage=read_usage, limits_s=limits_of(step, n)
+            step, (run, timed), tuned, min_s=time_s, usage=read_usage, limits_s=limits_of(step, n)
         )
     return found
 

@@ -155,8 +155,7 @@ def profile_tasks(
     inputs = random_inputs(model.input_info, seed)
     return profile_runs(
         model,
-        lambda: model.run(inputs),
-        lambda: model.profile(inputs),
+        (lambda: model.run(inputs), lambda: model.profile(inputs)),
         tuned,
         min_runs,
         min_s,
@@ -168,8 +167,7 @@ def profile_tasks(
 
 def profile_runs(
     model: Model,
-    run: Callable[[], object],
-    profile: Callable[[], Sequence[KernelTime]],
+    calls: tuple[Callable[[], object], Callable[[], Sequence[KernelTime]]],
     tuned: Mapping[str, Tuned] | None = None,
     min_runs: int = 20,
     min_s: float = 2.0,
@@ -177,7 +175,8 @@ def profile_runs(
     usage: Callable[[], Usage] | None = None,
     limits_s: Mapping[str, float] = MappingProxyType({}),
 ) -> NetworkProfile:
-    """`profile_tasks` of inferences that `run` makes and `profile` times."""
+    """`profile_tasks` of inferences, by `calls`: one that makes one, and one that times it."""
+    run, profile = calls
     for _ in range(_WARM_UPS):
         run()
         profile()
