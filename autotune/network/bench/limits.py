@@ -16,7 +16,7 @@ from autotune.network.artifact.work import work_at
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Roofline:
     """Operations per second of each multiply-add, bytes per second from memory and from L2, and
     the bytes that L1 may hold before."""
 
@@ -26,7 +26,7 @@ class Limits:
     cached_bytes: float
 
 
-def measure_limits(artifact: Artifact, n_threads: int) -> Limits | None:
+def measure_limits(artifact: Artifact, n_threads: int) -> Roofline | None:
     """The limits of this machine; None where a file of a former version does not tell its work."""
     names = {n for works in artifact.works.values() for work in works for n in work.operations}
     if not names:
@@ -36,10 +36,10 @@ def measure_limits(artifact: Artifact, n_threads: int) -> Limits | None:
     rates = {form.name: rate for form, rate in form_peaks(target, n_threads, forms)}
     peaks = measure_peaks(target, n_threads, evict=False)
     cold = memory_rate(target, n_threads)
-    return Limits(rates, cold, peaks.warm_bytes_per_s, peaks.l1_bytes)
+    return Roofline(rates, cold, peaks.warm_bytes_per_s, peaks.l1_bytes)
 
 
-def least_s(artifact: Artifact, limits: Limits, number: int = 0) -> dict[str, float]:
+def least_s(artifact: Artifact, limits: Roofline, number: int = 0) -> dict[str, float]:
     """Seconds below which no call of a task comes, by key. `number`: of the model's length."""
     return {
         key: work_at(works, number).seconds(
