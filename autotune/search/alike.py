@@ -1,7 +1,6 @@
 """⑥ Tasks that differ in extents alone: the schedule of one is the first candidate for the other.
 
     adapted(dag, known, …) ─► Candidate        the structure of `known`, with tiles that fit `dag`
-    chosen_alike(dag, known, …) ─► Candidates  the same among a few structures, where all are known
     carried(dag, measured, …) ─► Candidate     of schedules that were measured at other extents, the
                                                one that is expected to be the fastest
 
@@ -27,9 +26,9 @@ from itertools import islice
 from math import inf, log2
 
 from autotune.cache import FileStore, key_of, package_key
-from autotune.errors import NoValidSchedule, ScheduleError
+from autotune.errors import ScheduleError
 from autotune.loopir.lower import lower
-from autotune.search.defaults import bearable_policy, decode, default_choice, encode
+from autotune.search.defaults import bearable_policy, decode, encode
 from autotune.search.policy import Candidate
 from autotune.search.recognise import Recogniser
 from autotune.target import Target
@@ -88,22 +87,6 @@ def adapted(
             with contextlib.suppress(ScheduleError):
                 lower(dag, found.steps)
                 return found
-    return None
-
-
-def chosen_alike(
-    dag: ComputeDAG,
-    known: Known,
-    structures: Sequence[Candidate],
-    target: Target,
-    n_threads: int,
-    max_error: float,
-) -> list[Candidate] | None:
-    """`default_choice` among the `structures` of a known schedule; None as `adapted`."""
-    with contextlib.suppress(NoValidSchedule):
-        found = default_choice(dag, target, n_threads, max_error, structures)
-        if (found[0].predicted_s or inf) <= LESS_EFFICIENT * known.expected_s(dag):
-            return found
     return None
 
 

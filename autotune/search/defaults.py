@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
@@ -25,10 +24,6 @@ _WIDTHS, _CHILDREN = (4, 2, 1, 1), 12
 first generation and up to six in six more, with six children, find programs of five networks that
 the cost model likes 0.1 to 0.3 % more, in 1.8 times the CPU time: half of the time of a population
 does not depend on the number of its rows."""
-_WIDTHS_LIKE = (2, 1)
-"""The same where the structures of a task of the same form are looked at."""
-_MOST_STRUCTURES = 4
-"""Of a task, that tasks of the same form look at."""
 _WIDE = (64, 12, 12, 8, 8, 8)
 """The same where alternatives of any structure are asked for."""
 _MOST = 64
@@ -50,44 +45,14 @@ def default_candidate(
     dag: ComputeDAG, target: Target, n_threads: int, max_error: float = math.inf
 ) -> Candidate:
     """`default_steps` with the name of its structure and the estimate of the cost model."""
-    return default_choice(dag, target, n_threads, max_error)[0]
-
-
-def default_choice(
-    dag: ComputeDAG,
-    target: Target,
-    n_threads: int,
-    max_error: float,
-    like: Sequence[Candidate] | None = None,
-) -> list[Candidate]:
-    """`default_candidate`, and the best of a few other structures; all lower but the others may.
-
-    `like`: what this has found for a task of the same form; these structures alone are looked at,
-    in the neighbourhood of their rows. Raises NoValidSchedule when none has a program.
-    """
     policy = bearable_policy(dag, target, n_threads, max_error)
-    if like is None:
-        ranked = policy.unmeasured_best(_WIDTHS, n_children=_CHILDREN)
-    else:
-        begun = policy.rows_like(like)
-        ranked = policy.unmeasured_best(_WIDTHS_LIKE, n_children=_CHILDREN, begun=begun)
-    found = list(islice(ranked, _MOST))
-    best = next((c for c in found if _has_program(dag, c)), None)
-    if best is None:
-        raise NoValidSchedule(
-            f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
-        )
-    firsts = {c.sketch: c for c in reversed(found) if c.sketch != best.sketch}
-    others = sorted(firsts.values(), key=lambda c: c.predicted_s or math.inf)
-    return [best, *others[: _MOST_STRUCTURES - 1]]
-
-
-def _has_program(dag: ComputeDAG, candidate: Candidate) -> bool:
-    """The analysis estimates buffers, lowering computes them."""
-    with contextlib.suppress(ScheduleError):
-        lower(dag, candidate.steps)
-        return True
-    return False
+    for candidate in islice(policy.unmeasured_best(_WIDTHS, n_children=_CHILDREN), _MOST):
+        with contextlib.suppress(ScheduleError):
+            lower(dag, candidate.steps)  # the analysis estimates buffers, lowering computes them
+            return candidate
+    raise NoValidSchedule(
+        f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
+    )
 
 
 def candidate_key(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -165,7 +165,6 @@ class SketchPolicy:
         factor: float = math.inf,
         one_per_order: bool = False,
         n_children: int = CHILDREN,
-        begun: Mapping[str, Rows] | None = None,
     ) -> Iterator[Candidate]:
         """Best candidates by the estimate alone: the best of each structure, then the rest.
 
@@ -175,14 +174,10 @@ class SketchPolicy:
 
         Structures evolve side by side. In generation g only the `widths[g]` best of them go on, so
         most of the work is spent on few; the others keep the rows that they have. `n_children`: of
-        each parent. `begun`: the structures that are looked at, each with a row whose relatives are
-        the first; without it all structures, from random rows.
+        each parent.
         """
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
-        if begun is None:
-            seeds = {name: self._seed_rows(sketch) for name, sketch in self.sketches.items()}
-        else:
-            seeds = {name: self._relatives(self.sketches[name], row) for name, row in begun.items()}
+        seeds = {name: self._seed_rows(sketch) for name, sketch in self.sketches.items()}
         pools = {name: found for name, found in seeds.items() if len(found[0])}
         orders = {n: order_holes(self.dag, self.sketches[n]) for n in pools if one_per_order}
         for width in widths:
@@ -201,26 +196,14 @@ class SketchPolicy:
         )
         return (self._candidate(name, *pools[name][:2], k) for _, _, name, k in ranked)
 
-    def rows_like(self, candidates: Sequence[Candidate]) -> dict[str, Rows]:
-        """For each structure of these schedules of other extents, the row nearest to the first."""
-        found: dict[str, Rows] = {}
-        for one in candidates:
-            if one.sketch in self.sketches and one.sketch not in found:
-                row = Recogniser(self.sketches[one.sketch]).nearest(one.steps_json)
-                if row is not None:
-                    found[one.sketch] = row
-        return found
-
     def near(self, name: str, row: Rows) -> Iterator[Candidate]:
         """A row of a structure and its relatives, those that the estimate likes best first."""
         sketch = self.sketches[name]
         self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
-        rows, scores, _ = self._generation(sketch, *self._relatives(sketch, row))
-        return (self._candidate(name, rows, scores, k) for k in range(len(scores)))
-
-    def _relatives(self, sketch: Sketch, row: Rows) -> tuple[Rows, Array, Rows]:
         relatives = sketch.mutate(np.repeat(row[None], RELATIVES, axis=0), self.rng)
-        return self._score(sketch, np.concatenate([row[None], relatives]))
+        found = self._score(sketch, np.concatenate([row[None], relatives]))
+        rows, scores, _ = self._generation(sketch, *found)
+        return (self._candidate(name, rows, scores, k) for k in range(len(scores)))
 
     def at(self, name: str, row: Rows) -> Candidate | None:
         """The candidate of a row of a structure; None where that has no program."""

@@ -16,7 +16,7 @@ from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_text
 from autotune.search.alike import Known, adapted, carried, known_of
 from autotune.search.cost.analytic import estimate_s
-from autotune.search.defaults import default_alternatives, default_candidate, default_choice
+from autotune.search.defaults import default_alternatives, default_candidate
 from autotune.search.policy import Candidate
 from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
@@ -44,9 +44,9 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(dag: ComputeDAG, *args: object) -> object:
         found.append(dag.key)
-        return default_choice(dag, *args)  # type: ignore[arg-type]
+        return default_candidate(dag, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(drafting, "default_choice", counted)
+    monkeypatch.setattr(drafting, "default_candidate", counted)
     return found
 
 
@@ -92,33 +92,6 @@ def test_another_extent_is_not_searched_and_again_nothing_is(
     assert other.sketch == first.sketch
     assert drafts(store).of([product(80), product(64)], quiet) == [other, first]
     assert len(searched) == 1
-
-
-@pytest.mark.parametrize("n_tasks", [3, 12])
-def test_one_task_of_a_form_is_searched_in_a_model(
-    tmp_path: Path, searched: list[str], n_tasks: int
-) -> None:
-    dags = [product(64 + 16 * n) for n in range(n_tasks)]
-    store = FileStore(tmp_path, 1 << 24)
-    found = drafts(store).of(dags, quiet)
-    assert len(searched) < n_tasks / 2, "all structures were looked at for every extent"
-    for dag, one in list(zip(dags, found, strict=True))[1::4]:
-        assert lower(dag, one.steps).kernels
-        best = default_candidate(dag, TARGET, 2, LIMIT)
-        assert (one.predicted_s or 0) <= 1.25 * (best.predicted_s or 0)
-    assert drafts(store).of(dags[::-1], quiet) == found[::-1]
-    assert len(searched) < n_tasks / 2
-
-
-def test_tasks_that_are_missing_get_their_own_drafts(tmp_path: Path, searched: list[str]) -> None:
-    """Beside tasks whose drafts the store knows, wherever these are in the order."""
-    store = FileStore(tmp_path, 1 << 20)
-    known, *others = product(8), product(16, columns=32), product(24, terms=16)
-    drafts(store).of([known], quiet)
-    made = drafts(store).of([known, *others], quiet)
-    for dag, candidate in zip([known, *others], made, strict=True):
-        assert lower(dag, candidate.steps).kernels
-        assert drafts(store).of([dag], quiet)[0].steps == candidate.steps
 
 
 def test_without_a_store_the_cost_model_decides_alone(searched: list[str]) -> None:

@@ -4,9 +4,8 @@ Drafts(plan's settings).of(dags) ─► candidates
 
 In this order: of schedules that were measured for tasks which differ in extents alone the one that
 is expected to be fastest; what the store knows of the very task; the structure that was measured or
-chosen for a task which differs in extents alone, where it is as efficient (`search.alike`); of such
-a task of this very model the best of the few structures that were best there; the best that the
-cost model finds in all structures.
+chosen for a task which differs in extents alone, where it is as efficient (`search.alike`); the
+best that the cost model finds in all structures.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from operator import itemgetter
 from typing import TypeAlias
 
 from autotune.cache import FileStore
 from autotune.errors import AutotuneError
 from autotune.measure.parallel_map import OnProgress, parallel_map
 from autotune.records import Log, MeasureRecord, ranked_records
-from autotune.search.alike import Chosen, Known, adapted, carried, chosen_alike, known_of
+from autotune.search.alike import Chosen, Known, adapted, carried, known_of
 from autotune.search.cost.analytic import estimate_s
-from autotune.search.defaults import candidate_key, decode, default_choice, encode
+from autotune.search.defaults import candidate_key, decode, default_candidate, encode
 from autotune.search.policy import Candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
@@ -52,10 +50,6 @@ class Draft:
 
 _Item: TypeAlias = tuple[ComputeDAG, tuple[Known, ...], tuple[Known, ...]]
 """A task, what was measured of tasks of its form, and what was chosen for some."""
-_Choice: TypeAlias = tuple[Known, Sequence[Candidate]]
-"""A schedule that was chosen just now, and the structures that were best beside it."""
-_Settings: TypeAlias = tuple[Target, int, float]
-"""Target, number of threads, and the largest error of an algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +74,25 @@ class Drafts:
         forms = [form_of(dag) for dag in dags]
         measured = self._measured(forms)
         found: list[Draft | None] = [
-            None if form.text in measured else self._kept(dag, form)
+            None if form.text in measured else self._kept(dag)
             for dag, form in zip(dags, forms, strict=True)
         ]
         missing = [n for n, draft in enumerate(found) if draft is None]
-        items: dict[int, _Item] = {}
+        items: list[_Item] = []
         for n in missing:
             near = _nearest(forms[n], measured.get(forms[n].text, ()))
             alike = (*(some[0] for some in near), *self._chosen_before(forms[n]))
-            items[n] = dags[n], tuple(chain(*near)), alike[:_MOST_ALIKE]
-        groups: dict[str, list[int]] = {}
-        for n in missing:
-            of = forms[n].text if self.store else str(n)
-            groups.setdefault(of, []).append(n)
-        ordered = sorted(groups.values(), key=len, reverse=True)  # what takes long begins first
+            items.append((dags[n], tuple(chain(*near)), alike[:_MOST_ALIKE]))
 
         def tell_all(n_done: int, n_all: int) -> None:
-            tell(len(dags) - len(missing) * (n_all - n_done) // n_all, len(dags))
+            tell(len(dags) - n_all + n_done, len(dags))
 
-        settings = self.target, self.n_threads, self.max_error
-        draft = partial(_drafts_of_form, settings=settings)
-        made = parallel_map(draft, [[items[n] for n in group] for group in ordered], tell_all)
-        for n, one in sorted(zip(chain(*ordered), chain(*made), strict=True), key=itemgetter(0)):
-            found[n] = one
-            self._keep(dags[n], forms[n], one)
+        draft = partial(
+            _draft, target=self.target, n_threads=self.n_threads, max_error=self.max_error
+        )
+        for n, made in zip(missing, parallel_map(draft, items, tell_all), strict=True):
+            found[n] = made
+            self._keep(dags[n], forms[n], made)
         return [one for one in found if one is not None]
 
     @property
@@ -115,13 +104,12 @@ class Drafts:
     def _key(self, dag: ComputeDAG) -> str:
         return candidate_key(dag, self.target, self.n_threads, self.max_error)
 
-    def _kept(self, dag: ComputeDAG, form: Skeleton) -> Draft | None:
+    def _kept(self, dag: ComputeDAG) -> Draft | None:
         content = self.store.get(self._key(dag)) if self.store else None
         if content is not None:
             with suppress(ValueError):  # of a format that this is not
                 return Draft(decode(content))
-        same = (k for k in self._chosen_before(form) if k.extents == form.extents)
-        return next((Draft(known.candidate, is_adapted=True) for known in same), None)
+        return None
 
     def _chosen_before(self, form: Skeleton) -> list[Known]:
         return self._chosen.of(form) if self._chosen else []
@@ -167,27 +155,16 @@ def _nearest(form: Skeleton, tasks: Iterable[list[Known]]) -> list[list[Known]]:
     return sorted(tasks, key=lambda known: form.distance(known[0].extents))[:_MOST_NEIGHBOURS]
 
 
-def _drafts_of_form(items: Sequence[_Item], settings: _Settings) -> list[Draft]:
-    """Drafts of tasks of one form: what was found for the first ones helps the next."""
-    chosen: list[_Choice] = []
-    return [_draft(item, chosen, settings) for item in items]
-
-
-def _draft(item: _Item, chosen: list[_Choice], settings: _Settings) -> Draft:
-    """`chosen`: what was found by all structures for other tasks of this form; is added to."""
+def _draft(item: _Item, target: Target, n_threads: int, max_error: float) -> Draft:
     dag, measured, alike = item
+    settings = target, n_threads, max_error
     if measured and (found := carried(dag, measured, *settings)) is not None:
         return Draft(found, is_carried=True)
+    extents = form_of(dag).extents
     for known in alike:
+        if known.extents == extents:
+            return Draft(known.candidate, is_adapted=True)
         found = adapted(dag, known, *settings)
         if found is not None:
             return Draft(found, is_adapted=True)
-    form = form_of(dag)
-    made: list[Candidate] | None = None
-    if chosen:
-        nearest, structures = min(chosen, key=lambda one: form.distance(one[0].extents))
-        made = chosen_alike(dag, nearest, structures, *settings)
-    is_adapted = made is not None
-    made = made or default_choice(dag, *settings)
-    chosen.append((known_of(dag, made[0]), made))
-    return Draft(made[0], is_adapted=is_adapted)
+    return Draft(default_candidate(dag, *settings))
