@@ -12,9 +12,7 @@ from typing import TypeAlias
 from autotune.api.ranges import range_text
 from autotune.dtypes import DTYPES
 from autotune.extent import Length
-from autotune.graph.ir import Graph, Node, Shape
 from autotune.graph.network import Network
-from autotune.graph.reader.mosts import RECURRENT
 
 Sizes: TypeAlias = Mapping[str, "Length | int | str"]
 Numbers: TypeAlias = Mapping[str, int]
@@ -51,19 +49,6 @@ def extents_in(sizes: Sizes, numbers: Numbers) -> dict[str, int]:
 def in_words(sizes: Sizes) -> dict[str, int | str]:
     """As a user says it."""
     return {n: range_text(x) if isinstance(x, Length) else x for n, x in sizes.items()}
-
-
-def stepping(one: Graph, other: Graph) -> Node | None:
-    """An operator that has other steps in another graph."""
-    pairs = zip(one.nodes, other.nodes, strict=False)
-    return next(
-        (a for a, b in pairs if a.op in RECURRENT and _steps(one, a) != _steps(other, b)), None
-    )
-
-
-def _steps(graph: Graph, node: Node) -> Shape:
-    """How long sequences are, and how many where these are samples."""
-    return graph.shape(node.inputs[0])[: 2 if node.attrs.get("layout") else 1]
 
 
 def lower_number(n: int) -> int:

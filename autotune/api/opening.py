@@ -24,7 +24,6 @@ from autotune.api.open_sizes import (
     lengths_in,
     lower_number,
     n_bytes_of,
-    stepping,
     ties_in,
     weight_of,
 )
@@ -318,7 +317,7 @@ class _Search:
             if not self._is_even(sizes, name):
                 why = self.refusals[-1] if self.refusals else self._reason
                 steps = (s for s in self._steps(sizes, name) if self._is_even(s, name))
-                found = next(steps, None) if self._may_have_steps(sizes, name) else None
+                found = next(steps, None)
                 if found is None:
                     self.why[name] = why
                 sizes = found or self._fixed(sizes, name)
@@ -344,11 +343,6 @@ class _Search:
             low, high = (middle, high) if is_known else (low, middle)
         return {**sizes, name: replace(length, most=low)}
 
-    def _may_have_steps(self, sizes: Sizes, name: str) -> bool:
-        """No: of a recurrent operator, each step becomes nodes."""
-        pair = self._pair(sizes, name)
-        return pair is None or stepping(*pair[:2]) is None
-
     def _pair(self, sizes: Sizes, name: str, times: int = 1) -> tuple[Graph, Graph, int] | None:
         """The model at two numbers of a length, and their difference: a small one `times`."""
         tops = self._tops(sizes)
@@ -367,12 +361,6 @@ class _Search:
         one, other, _ = pair
         if [(x.op, x.name) for x in one.nodes] != [(x.op, x.name) for x in other.nodes]:
             self.refusals.append(f"the model has other operators at other sizes of '{name}'")
-            return False
-        node = stepping(one, other)
-        if node is not None:
-            self.refusals.append(
-                f"{node.op} '{node.name}' has other steps at other sizes of '{name}'"
-            )
             return False
         uneven = next((t for t in one.types if not self._is_affine(sizes, name, t)), None)
         if uneven is not None:

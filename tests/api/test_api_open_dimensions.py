@@ -355,11 +355,6 @@ def test_a_dimension_is_said_to_be_another(cli: Cli, tmp_path: Path) -> None:
     assert autotune.load(tmp_path / "m.atn").run({"x": ones, "mask": ones})["y"].shape == (3, 8, 3)
 
 
-def recurrent() -> ModelProto:
-    constants = {"w": weights(1, 20, 6), "r": weights(1, 20, 5)}
-    return model(node("LSTM", "x w r", hidden_size=5), {"x": ("s", "batch", 6)}, constants)
-
-
 def line() -> ModelProto:
     """Rows become one, of a height of 48 alone."""
     nodes = [
@@ -385,7 +380,6 @@ def words() -> ModelProto:
 
 
 NEEDS: dict[str, tuple[Callable[[], ModelProto], dict[str, tuple[int | str, ...]], str]] = {
-    "steps of a recurrent operator": (recurrent, {"x": (32, "batch", 6)}, "LSTM"),
     "the height of a line": (line, {"x": ("batch", 3, 48, "w")}, "h has one size"),
     "a few places at least": (few, {"x": ("batch", "s", 4)}, "s from 8 up to 512"),
     "room": (words, {"x": (1, "s", 1)}, "batch 1"),

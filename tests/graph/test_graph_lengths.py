@@ -245,13 +245,33 @@ def test_lengths_begin_where_a_model_is_the_same(tmp_path: Path, most: int) -> N
     assert network.inputs[0].extents[:2] == (B, Length("sequence", most, least=8))
 
 
-def test_steps_of_a_recurrent_operator_are_nodes(tmp_path: Path) -> None:
-    """A batch of any size has one network, a sequence of any length has none."""
-    constants = {"w": weights(1, 20, 6), "r": weights(1, 20, 5)}
-    proto = model(node("LSTM", "x w r", hidden_size=5), {"x": ("s", "b", 6)}, constants)
-    assert_lifted(proto, {"x": (4, B, 6)}, BATCHES, tmp_path)
-    with pytest.raises(NotLifted, match="other operators at sequence = 17 "):
-        lifted(proto, {"x": (Length("sequence", 40), 1, 6)}, tmp_path)
+CELLS = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", [*CELLS, "GRU before"])
+def test_steps_of_a_recurrent_operator_end_at_a_length(
+    tmp_path: Path, op: str, direction: str
+) -> None:
+    """Its states too: where all sequences end, or those of which the ends are an input."""
+    op, _, is_linear = op.partition(" ")
+    n, gates = 1 + (direction == "bidirectional"), CELLS[op]
+    constants = {"w": weights(n, gates * 5, 6), "r": weights(n, gates * 5, 5)}
+    constants["b"] = weights(n, gates * 10)
+    attrs = {"linear_before_reset": 1} if is_linear else {}
+    outputs = "y h c" if op == "LSTM" else "y h"
+    short = node(op, "x w r", outputs, hidden_size=5, direction=direction, **attrs)
+    dims: dict[str, Extents] = {"x": (Length("sequence", 6), B, 6)}
+    every = [{"batch": b, "sequence": s} for b, s in ((1, 1), (3, 4), (6, 6))]
+    network = assert_lifted(
+        model(short, {"x": ("s", "b", 6)}, constants, outputs), dims, every, tmp_path
+    )
+    assert len(network.tasks) < len(network.calls)
+    whole = node(op, "x w r b lens h0", outputs, hidden_size=5, direction=direction, **attrs)
+    inputs = {"x": ("s", "b", 6), "lens": ("b",), "h0": (n, "b", 5)}
+    proto = model(whole, inputs, constants, outputs, types={"lens": "int32"})
+    assert_lifted(proto, dims | {"lens": (B,), "h0": (n, B, 5)}, every, tmp_path)
 
 
 def test_positions_of_a_short_table_are_followed(tmp_path: Path) -> None:

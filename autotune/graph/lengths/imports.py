@@ -6,7 +6,7 @@ be what it is elsewhere, so that number is 8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -18,10 +18,11 @@ from autotune.config import PRECISIONS
 from autotune.errors import ModelError, NotCompilable
 from autotune.extent import Extents, Length, at
 from autotune.graph.bound_model import BoundModel
-from autotune.graph.ir import Array, Graph
-from autotune.graph.lengths.numbers import Points
+from autotune.graph.ir import Array, Graph, Node
+from autotune.graph.lengths.numbers import Points, points_of
 from autotune.graph.network import named
 from autotune.graph.operators.movement import pad_amounts
+from autotune.graph.operators.recurrent import OPEN_STEPS, RECURRENT
 from autotune.graph.passes.pipeline import prepare
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import OnnxModel
@@ -101,9 +102,18 @@ class OpenModel:
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers."""
         model, graph = self.read_at(numbers)
+        graph = self._with_open_steps(graph)
         stored = named(partial(prepare, graph, PRECISIONS[self.precision]))
         require_supported(stored, undefined)
         return ImportedModel(light(graph), stored, model.halves)
+
+    def _with_open_steps(self, graph: Graph) -> Graph:
+        """Recurrent operators whose steps follow a length have nodes for the most of them."""
+        if not any(n.op in RECURRENT for n in graph.nodes):
+            return graph
+        most, lower = (self._light_at(at) for at in (self.mosts, points_of(self.mosts).at[1]))
+        triples = zip(graph.nodes, _steps(most), _steps(lower), strict=True)
+        return replace(graph, nodes=tuple(_with_open_steps(*one) for one in triples))
 
     def read_at(self, numbers: Mapping[str, int]) -> tuple[OnnxModel, Graph]:
         """The file at these numbers, and its graph. Raises ModelError."""
@@ -159,6 +169,17 @@ class OpenModel:
         if isinstance(found, ModelError):
             raise found
         return found
+
+
+def _steps(graph: Graph) -> Iterator[int]:
+    """Of each node the steps that it takes; 0 of those that take none."""
+    for n in graph.nodes:
+        shape = graph.shape(n.inputs[0]) if n.op in RECURRENT else (0,)
+        yield shape[1 if n.attrs.get("layout") else 0]
+
+
+def _with_open_steps(node: Node, most: int, lower: int) -> Node:
+    return node if most == lower else replace(node, attrs={**node.attrs, OPEN_STEPS: most})
 
 
 def require_even(

@@ -10,6 +10,8 @@ the results of a step are (1, 1, batch, hidden). Cells: `recurrent_steps`.
 
 Where sequences end at different steps, a state is kept from there on and the result is zero. The
 other direction begins at the last step of each sequence, for which its state is the initial one.
+So it is where steps follow a length: there are nodes for the most, and behind the length (see
+`_taken`) products end before they begin.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from autotune.graph.operators.definition import (
     FLOAT32,
     FLOATS,
     Attrs,
+    Folding,
     Formula,
     Infer,
     Operands,
@@ -34,22 +37,36 @@ from autotune.graph.operators.definition import (
     Scope,
     Types,
     axes_of,
+    like_first,
     literal,
     optional,
     read,
     tensor,
     typed,
 )
-from autotune.graph.operators.recurrent_steps import CELLS, GATES, Activation, RecurrentSteps
+from autotune.graph.operators.recurrent_steps import (
+    CELLS,
+    GATES,
+    Activation,
+    RecurrentSteps,
+    TakenSteps,
+)
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     Expr,
     Tensor,
     call,
+    compare,
+    idx,
     maximum,
     minimum,
+    select,
 )
 
+OPEN_STEPS = "most_steps"
+"""The attribute of a node whose steps follow a length: the most of them."""
+RECURRENT = frozenset((*CELLS, "com.microsoft.DynamicQuantizeLSTM"))
+STEP_COLUMNS = "autotune.StepColumns"
 _ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 _PARAMETERS: Mapping[str, Mapping[str, float | None]] = {
     **{name: {} for name in ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")},
@@ -86,23 +103,39 @@ def _unrolled(rw: Rewriter, node: Node, names: Sequence[str]) -> list[str]:
     steps, batch, _ = rw.types[names[0]].shape
     _require_shapes(rw, node, names)
     directions = _directions(node)
-    if steps * directions > MOST_STEPS:
-        reason = f"it takes {steps * directions:,} steps, {MOST_STEPS:,} are possible"
+    is_open, most = OPEN_STEPS in node.attrs, node.attrs.get(OPEN_STEPS, steps)
+    if most * directions > MOST_STEPS:
+        reason = f"it takes {most * directions:,} steps, {MOST_STEPS:,} are possible"
         raise refused(node, reason, "MOST_STEPS")
     activations = _activations(rw, node)
     n_each, hidden = len(_ACTIVATIONS[node.op]), rw.types[names[2]].shape[-1]
+    taken = _taken(rw, steps, most, hidden) if is_open else None
     found = []
     for d in range(directions):
-        own = activations[n_each * d :][:n_each]
-        made = RecurrentSteps(rw, node, names, d, (1, 1, batch, hidden), own)
-        rows = made.projected(names[0], steps)
+        chosen = activations[n_each * d :][:n_each]
+        made = RecurrentSteps(rw, node, names, d, (1, 1, batch, hidden), chosen, taken)
         state = [made.initial(name) for name in names[5:7]]
         backward = d == 1 or node.attrs.get("direction", "forward") == "reverse"
-        found.append(_run(made, rows, state, _masks(made, steps), backward))
-    y = _joined(rw, [_joined(rw, outputs, 0) for outputs, _ in found], 1)
+        rows, masks = made.projected(names[0], most), _masks(made, most)
+        found.append(_run(made, rows, state, masks, backward))
+    parts = [outputs + outputs[:1] if is_open else outputs for outputs, _ in found]
+    y = _joined(rw, [_joined(rw, outputs, 0) for outputs in parts], 1)
+    if is_open:
+        y = rw.slice(y, (0,), (0,), (steps,))
     states = zip(*(state for _, state in found), strict=True)
     last = [_joined(rw, parts, 0) for parts in states if parts[0]]
     return [y, *(rw("Reshape", name, shape=(directions, batch, hidden)) for name in last)]
+
+
+def _taken(rw: Rewriter, steps: int, most: int, columns: int) -> TakenSteps:
+    """Which of the most steps are taken: by how many columns of a gate are computed, one where a
+    step is not taken, and as flags."""
+    rest = [1] * (most + 1)
+    numbers = rw(STEP_COLUMNS, rw.array(np.full(most + 1, columns)), steps=steps)
+    flags = rw(STEP_COLUMNS, rw.array(np.full(most + 1, 2)), steps=steps)
+    flags = rw("Less", rw.integers(1), flags)
+    wide = rw("Reshape", flags, shape=(most + 1, 1, 1, 1))
+    return TakenSteps(rw.split(numbers, rest, 0), rw.split(wide, rest, 0))
 
 
 def _joined(rw: Rewriter, parts: Sequence[str], axis: int) -> str:
@@ -119,7 +152,7 @@ def _run(
     cell = CELLS[made.node.op](made)
     outputs = [""] * len(rows)
     for t in reversed(range(len(rows))) if backward else range(len(rows)):
-        new = cell(rows[t], state)
+        new = cell(t, rows[t], state)
         outputs[t] = new[0]
         if masks:
             pairs = zip(new, state, strict=True)
@@ -134,7 +167,7 @@ def _masks(made: RecurrentSteps, steps: int) -> list[str]:
     """For every step a flag for each sequence, whether it has one; none where all have all."""
     rw, name, columns = made.rw, made.names[4], (1, 1, made.shape[2], 1)
     lengths = rw.constants.get(name)
-    if not name or (lengths is not None and np.all(lengths == steps)):
+    if not name or (lengths is not None and np.all(lengths == rw.types[made.names[0]].shape[0])):
         return []
     if lengths is not None:
         return [rw.array(np.reshape(t < lengths, columns)) for t in range(steps)]
@@ -235,6 +268,14 @@ def _lstm_output(scope: Scope, node: Node, operands: Operands, shape: Shape) -> 
     return scope.compute("output", axes, f(o) * h(state))
 
 
+def _step_columns(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """The operand for steps that are taken, then 1."""
+    (step,) = axes_of(shape)
+    taken = compare("lt", step.var, idx(node.attrs["steps"]))
+    columns = read(tensor(operands, 0), (step,))
+    return scope.compute("columns", (step,), select(taken, columns, idx(1)))
+
+
 def _function(node: Node, n: int) -> Callable[[Expr], Expr]:
     """Activation `n` of a cell, of the clipped operand."""
     (name, attrs), bound = node.attrs["activations"][n], node.attrs.get("clip")
@@ -298,6 +339,9 @@ OPERATORS: Mapping[str, Operator] = {
     **{op: Operator(canonical=_recurrent, typing=_type) for op in CELLS},
     "LstmState": Operator(define=_lstm_state, dtypes=FLOAT32),
     "LstmOutput": Operator(define=_lstm_output, dtypes=FLOAT32),
+    STEP_COLUMNS: Operator(
+        define=_step_columns, typing=typed(own=like_first), folding=Folding.NEVER
+    ),
     "Affine": elementwise.of_formula(_affine, dtypes=FLOATS),
     "ScaledTanh": elementwise.of_formula(_scaled_tanh, dtypes=FLOATS),
 }

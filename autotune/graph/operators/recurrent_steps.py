@@ -22,6 +22,7 @@ import numpy as np
 from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.integer_products import integer_product
 from autotune.graph.operators.quantisation import quantised_dynamically
+from autotune.graph.operators.state import BELOW
 from autotune.graph.rewriter import Rewriter
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -43,6 +44,14 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenSteps:
+    """Of each step how many columns of a gate are computed, and whether it is taken."""
+
+    columns: Sequence[str]
+    flags: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class RecurrentSteps:
     """Emits the nodes of the steps of one direction; `shape`: of a state.
 
@@ -55,6 +64,8 @@ class RecurrentSteps:
     direction: int
     shape: Shape
     activations: list[Activation]
+    taken: TakenSteps | None = None
+    """Which are taken, where that follows a length."""
 
     @property
     def hidden(self) -> int:
@@ -119,14 +130,17 @@ class RecurrentSteps:
 
     # --- parts of cells ---
 
-    def projected(self, x: str, steps: int) -> tuple[str, ...]:
+    def projected(self, x: str, most: int) -> tuple[str, ...]:
         """W·x + bias for every step, each (1, 1, batch, gates · hidden)."""
-        batch, gates = self.shape[2], GATES[self.node.op]
+        batch, gates, steps = self.shape[2], GATES[self.node.op], self.rw.types[x].shape[0]
         rows = self.rw("Reshape", x, shape=(steps * batch, self.rw.types[x].shape[-1]))
         product = self.times(rows, self.matrix(1, slice(0, gates)))
         total = self.rw("Add", product, self.input_bias())
         apart = self.rw("Reshape", total, shape=(steps, 1, batch, gates * self.hidden))
-        return self.rw.split(apart, [1] * steps, 0)
+        if not self.taken:
+            return self.rw.split(apart, [1] * steps, 0)
+        rest = self.rw.integers(0, 0, 0, 0, most + 1 - steps, 0, 0, 0)
+        return self.rw.split(self.rw("Pad", apart, rest), [1] * (most + 1), 0)[:-1]
 
     def initial(self, name: str) -> str:
         """The state before the first step; "" where it is zero."""
@@ -136,9 +150,19 @@ class RecurrentSteps:
         wide = self.rw("Reshape", name, shape=(self.rw.types[name].shape[0], *self.shape[1:]))
         return self.rw.slice(wide, (0,), (d,), (d + 1,))
 
-    def product(self, state: str, r: Matrix, row: str) -> str:
-        """h·R + row; the row where the state is zero. `r` is (hidden, gates · hidden)."""
-        return self.rw("Add", self.times(state, r), row) if state else row
+    def product(self, t: int, state: str, r: Matrix, row: str) -> str:
+        """h·R + row at step t; the row where the state is zero. `r` is (hidden, gates · hidden)."""
+        if not state:
+            return row
+        total = self.rw("Add", self.times(state, r), row)
+        if not self.taken:
+            return total
+        gates = self.rw.types[total].shape[-1] // self.hidden
+        return self.rw(BELOW, total, self.taken.columns[t], times=gates)
+
+    def kept(self, t: int, new: str, old: str) -> str:
+        """`new` where step t is taken, else `old`, which may be zero."""
+        return self.where(self.taken.flags[t], new, old) if self.taken else new
 
     def times(self, x: str, matrix: Matrix) -> str:
         """x · matrix; for bytes x is quantised first."""
@@ -173,15 +197,16 @@ class RecurrentSteps:
         return self.rw("Where", mask, new, old or self._zeros(1))
 
 
-Cell = Callable[[str, list[str]], list[str]]
-"""The row of a step and the states before it -> the states after it."""
+Cell = Callable[[int, str, list[str]], list[str]]
+"""A step, its row and the states before it -> the states after it."""
 
 
 def _rnn(made: RecurrentSteps) -> Cell:
     weight, (f,) = made.matrix(2, slice(0, 1)), made.activations
 
-    def cell(row: str, state: list[str]) -> list[str]:
-        return [made.activated(f, made.product(state[0], weight, row)), ""]
+    def cell(t: int, row: str, state: list[str]) -> list[str]:
+        new = made.activated(f, made.product(t, state[0], weight, row))
+        return [made.kept(t, new, state[0]), ""]
 
     return cell
 
@@ -200,11 +225,13 @@ def _lstm(made: RecurrentSteps) -> Cell:
     }
     out_attrs: dict[str, Any] = {"activations": (f, h), "clip": made.clip}
 
-    def cell(row: str, state: list[str]) -> list[str]:
-        gates = made.product(state[0], weight, row)
+    def cell(t: int, row: str, state: list[str]) -> list[str]:
+        gates = made.product(t, state[0], weight, row)
         before = [state[1], *into] if state[1] else []
         carried = made.rw("LstmState", gates, *before, shape=shape, **into_attrs)
-        return [made.rw("LstmOutput", gates, carried, *out, shape=shape, **out_attrs), carried]
+        carried = made.kept(t, carried, state[1])
+        new = made.rw("LstmOutput", gates, carried, *out, shape=shape, **out_attrs)
+        return [made.kept(t, new, state[0]), carried]
 
     return cell
 
@@ -220,15 +247,15 @@ def _gru_linear_before_reset(made: RecurrentSteps) -> Cell:
     weight = made.matrix(2, slice(0, 3))
     of_zero, of_product = made.scaled_bias()
 
-    def cell(row: str, state: list[str]) -> list[str]:
+    def cell(t: int, row: str, state: list[str]) -> list[str]:
         gates, x_n = rw.split(row, (2 * n, n), 3)
         h_n = of_zero
         if state[0]:
-            h_gates, h_n = rw.split(made.product(state[0], weight, of_product), (2 * n, n), 3)
+            h_gates, h_n = rw.split(made.product(t, state[0], weight, of_product), (2 * n, n), 3)
             gates = rw("Add", h_gates, gates)
         z, reset = rw.split(made.activated(f, gates), (n, n), 3)
         new = made.activated(g, rw("Add", rw("Mul", reset, h_n), x_n))
-        return [made.between(new, state[0], z), ""]
+        return [made.kept(t, made.between(new, state[0], z), state[0]), ""]
 
     return cell
 
@@ -237,13 +264,13 @@ def _gru_reset_before_linear(made: RecurrentSteps) -> Cell:
     n, (f, g), rw = made.hidden, made.activations, made.rw
     of_gates, of_new = made.matrix(2, slice(0, 2)), made.matrix(2, slice(2, 3))
 
-    def cell(row: str, state: list[str]) -> list[str]:
+    def cell(t: int, row: str, state: list[str]) -> list[str]:
         x_gates, x_n = rw.split(row, (2 * n, n), 3)
-        gates = made.product(state[0], of_gates, x_gates)
+        gates = made.product(t, state[0], of_gates, x_gates)
         z, reset = rw.split(made.activated(f, gates), (n, n), 3)
         kept = rw("Mul", state[0], reset) if state[0] else ""
-        new = made.activated(g, made.product(kept, of_new, x_n))
-        return [made.between(new, state[0], z), ""]
+        new = made.activated(g, made.product(t, kept, of_new, x_n))
+        return [made.kept(t, made.between(new, state[0], z), state[0]), ""]
 
     return cell
 

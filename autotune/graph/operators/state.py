@@ -54,6 +54,7 @@ from autotune.te.expr import (
     idx,
     maximum,
     minimum,
+    mul,
     select,
 )
 
@@ -143,8 +144,10 @@ def _first(operands: Operands, axes: Sequence[Axis]) -> tuple[Axis, ...]:
 
 
 def _below(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """y[…, j] = x[…, j] where j is below the length."""
-    axes = _first(operands, axes_of(shape))
+    """y[…, j] = x[…, j] where j is below the length, or `times` as much."""
+    *outer, last = _first(operands, axes_of(shape))
+    assert last.limit is not None
+    axes = *outer, replace(last, limit=mul(last.limit, idx(node.attrs.get("times", 1))))
     return scope.compute("below", axes, read(tensor(operands, 0), axes))
 
 
