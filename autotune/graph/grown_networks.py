@@ -23,14 +23,15 @@ from autotune.graph.lengths.numbers import Points
 from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import prepare
-from autotune.graph.reader.grown import Grown
-from autotune.graph.reader.growth import begin_state, state_of
+from autotune.graph.reader.grown import LEAST_PAST, Grown
+from autotune.graph.reader.growth import FILLED, begin_state, state_of
 from autotune.graph.reader.held import Phases, fed_by, phases
 from autotune.graph.reader.importer import grown_shapes, import_graph, import_grown
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
 from autotune.graph.state import (
     NO_ROWS,
+    PAST,
     PROMPT,
     StateInfo,
     assumed_axes,
@@ -75,9 +76,9 @@ def grown_networks(
         state = replace(state, places=rows.of(one, found.step))
         if one.scores == "last":
             state = of_last_place(state, map(partial(_stated, found.step), found.step.outputs))
-        if one.is_open:
-            prefill = Prefill(bound, one, found.step, model.halves, state.last_rows, precision)
-            yield replace(lifted(prefill), state=state)
+        if one.is_open or (one.sessions == 1 and not one.growth.static):
+            step = Step(bound, one, found.step, model.halves, state.last_rows, precision)
+            yield replace(lifted(step), state=state)
         else:
             yield _grown_network(bound, found.step, model, state, precision, one.sessions)
     if begin is not None and kinds:
@@ -86,10 +87,11 @@ def grown_networks(
 
 
 @dataclass(frozen=True)
-class Prefill:
-    """A step as a model with one length, its new places: see `lengths.lift`.
+class Step:
+    """A step as a model with lengths: its filled places, and its new ones if it is open.
 
-    `step`: it at the most, with `halves`. `last_rows`: see `StateInfo`.
+    `step`: it at the most, with `halves`. `last_rows`: see `StateInfo`. All of its places are used
+    at every number: buffers are as long then.
     """
 
     bound: BoundModel
@@ -102,29 +104,46 @@ class Prefill:
 
     @property
     def mosts(self) -> dict[str, int]:
-        """The most new places."""
-        return {PROMPT: self.variant.growth.chunk}
+        """The most new places, and those that are filled beside them."""
+        growth = self.variant.growth
+        new = {PROMPT: growth.chunk} if self.variant.is_open else {}
+        return new | ({} if growth.static else {PAST: growth.past})
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The number of filled places is an input of every step."""
+        return {PAST: FILLED} if PAST in self.mosts else {}
+
+    @property
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """Behind nothing, or where fewer places than the most are new, behind more."""
+        return {PAST: (0, self.variant.growth.capacity - 1)} if self.given else {}
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
-        """The step for so many places, in the memory of the capacity."""
-        graph = self._read(numbers[PROMPT])
+        """The step behind so many places, and for so many."""
+        graph = self._read(numbers)
         stored = rows_first(named(partial(prepare, graph, PRECISIONS[self.precision])))
         require_supported(stored, undefined)
         return ImportedModel(light(graph), stored, self.halves)
 
     def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
-        """Two places: the step of one is another network."""
-        numbers = {PROMPT: _LEAST_PROMPT}
-        require_even(points, graphs, numbers, light(self._read(_LEAST_PROMPT)))
+        """Two new places, for the step of one is another network, behind as few as are imported."""
+        least = {PROMPT: _LEAST_PROMPT, PAST: LEAST_PAST}
+        numbers = {name: least[name] for name in self.mosts}
+        require_even(points, graphs, numbers, light(self._read(numbers)))
         return numbers
 
-    def _read(self, n: int) -> Graph:
-        most = self.mosts[PROMPT]
-        if n > most:
-            raise NotLifted(f"there are {most} new places at most, and {n} are looked at", _AT_EACH)
+    def _read(self, numbers: Mapping[str, int]) -> Graph:
+        growth, mosts = self.variant.growth, self.mosts
+        n = numbers.get(PROMPT, growth.chunk)
+        if n > growth.chunk:
+            raise NotLifted(
+                f"there are {growth.chunk} new places at most, and {n} are looked at", _AT_EACH
+            )
         graph = self.step
-        if n < most:
-            one = self.variant.at(n)
+        if numbers != mosts:
+            places = n + numbers[PAST] if PAST in mosts else growth.capacity
+            one = replace(self.variant, growth=replace(growth, chunk=n, capacity=places))
             model = named(partial(self.bound.load, one.shapes[0]))
             graph = named(partial(_grown_phases, self.bound, one, model)).step
         return with_last_rows(graph, self.last_rows)

@@ -75,6 +75,14 @@ class LengthModel(Protocol):
     def mosts(self) -> Mapping[str, int]:
         """The most of each number."""
 
+    @property
+    def given(self) -> Mapping[str, str]:
+        """Numbers that are inputs of the model, by the names of these."""
+
+    @property
+    def spans(self) -> Mapping[str, tuple[int, int]]:
+        """See `Points.spans`."""
+
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers. Raises ModelError."""
 
@@ -90,6 +98,8 @@ class OpenModel:
     bound: BoundModel
     dims: Mapping[str, Extents]
     precision: str
+    given: Mapping[str, str] = field(default_factory=dict)
+    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     read: dict[object, Graph | ModelError] = field(default_factory=dict, compare=False, repr=False)
     """As it was read at some numbers, where that was asked for before."""
 

@@ -71,7 +71,8 @@ def lifted(model: LengthModel) -> Network:
     reasons: list[ModelError] = []
     for near in (False, True):
         try:
-            return _at_points(model, points_of(model.mosts, near), first)
+            points = replace(points_of(model.mosts, near), spans=model.spans)
+            return _at_points(model, points, first)
         except ModelError as error:
             reasons.append(error)
     raise next((e for e in reasons if isinstance(e, NotLifted)), reasons[0])
@@ -82,7 +83,7 @@ def _at_points(model: LengthModel, points: Points, first: ImportedModel) -> Netw
     others = (model.imported(numbers) for numbers in points.at[1:])
     imports = [first, *(found.sharing(first) for found in others)]
     least = model.least(points, [i.graph for i in imports])
-    network = named(_Lifter(points, imports, model.dims, least).network)
+    network = named(_Lifter(points, imports, model.dims, least, model.given).network)
     bound = model.bound
     network = replace(
         network,
@@ -101,6 +102,7 @@ class _Lifter:
     imports: Sequence[ImportedModel]
     dims: Mapping[str, Extents]
     leasts: Mapping[str, int]
+    given: Mapping[str, str]
     layouts: dict[str, LengthLayout] = field(default_factory=dict)
     """Of the tensors at the most that are known so far."""
     known: dict[object, tuple[Lifted, ComputeDAG]] = field(default_factory=dict)
@@ -119,22 +121,23 @@ class _Lifter:
             self.layouts[name] = layout_of(self._input_dims(name))
         values, groups = plan_storage(self.first, partition(self.first), self._computed())
         copies = _Copies(self, groups)
-        self.ports = {name: _unused(f"length.{name}", values) for name in self.points.most}
+        open_names = [name for name in self.points.most if name not in self.given]
+        own = {name: _unused(f"length.{name}", values) for name in open_names}
+        self.ports = {**self.given, **own}
         subgraphs = [self._subgraph(group, copies) for group in groups]
         joined = list(joined_groups(self.first, groups, partial(self._alternative, copies)))
-        numbers = self.ports.values()
-        values |= {v: Activation(v, (1,), INDEX, (1,)) for v in numbers}
+        values |= {v: Activation(v, (1,), INDEX, (1,)) for v in own.values()}
         network = assembled(subgraphs, joined, values)
         limits = index_limits(self.first)
         graph = self.imports[0].graph
         hidden = tuple(
-            Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in self.ports.items()
+            Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in own.items()
         )
         return replace(
             network,
             inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
             outputs=tuple(self._port(n, graph, {}) for n in graph.outputs),
-            lengths=self.ports,
+            lengths=own,
         )
 
     # --- pairs of nodes ---
@@ -351,6 +354,8 @@ class _Lifter:
         return replace(port, extents=known) if any(isinstance(e, Length) for e in known) else port
 
     def _extent(self, dim: Sequence[AffineExtent]) -> int | Length | None:
+        if len(dim) == 1 and any(name in self.given for name, _ in dim[0].factors):
+            return dim[0].at(self.points.most)  # a buffer has room for all
         if len(dim) != 1 or len(dim[0].factors) > 1:
             return None
         if dim[0].is_static:
