@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from autotune.config import PRECISIONS
 from autotune.errors import AutotuneError, NotCompilable
 from autotune.extent import Extents
 from autotune.graph.bound_model import BoundModel
-from autotune.graph.ir import Graph, Shape, TensorType
+from autotune.graph.ir import Array, Graph, Node, Shape, TensorType
 from autotune.graph.last_rows import rows_first, with_last_rows
 from autotune.graph.lengths.imports import ImportedModel, NotLifted, light, require_even
 from autotune.graph.lengths.lift import lifted
@@ -23,6 +23,7 @@ from autotune.graph.lengths.numbers import Points
 from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import prepare
+from autotune.graph.reader.constant_forms import ConstantForms
 from autotune.graph.reader.grown import LEAST_PAST, Grown
 from autotune.graph.reader.growth import FILLED, begin_state, state_of
 from autotune.graph.reader.held import Phases, fed_by, phases
@@ -39,8 +40,7 @@ from autotune.graph.state import (
     rows_axes,
 )
 from autotune.graph.subgraph import undefined
-from autotune.graph.together import together
-from autotune.graph.unread import without_unread
+from autotune.graph.together import of_sessions, together
 
 _AT_EACH = "compile it without `capacity`, at each length that you need (`dims`)"
 _LEAST_PROMPT = 2
@@ -61,7 +61,7 @@ def grown_networks(
     rows: _Rows | None = None
     for one in variants:
         model = named(partial(bound.load, one.shapes[0]))
-        found = named(partial(_grown_phases, bound, one, model))
+        found, forms = named(partial(_grown_phases, bound, one, model))
         held = {name: found.step.types[name] for name in found.held}
         if begin is None:
             begin, kinds = found.begin, held
@@ -76,29 +76,30 @@ def grown_networks(
         state = replace(state, places=rows.of(one, found.step))
         if one.scores == "last":
             state = of_last_place(state, map(partial(_stated, found.step), found.step.outputs))
-        if one.is_open or (one.sessions == 1 and not one.growth.static):
-            step = Step(bound, one, found.step, model.halves, state.last_rows, precision)
-            yield replace(lifted(step), state=state)
+        step = Step(bound, one, found.step, forms, model.halves, state, precision)
+        if one.sessions > 1:
+            yield replace(lifted(Together(step)), state=of_sessions(state, one.sessions))
         else:
-            yield _grown_network(bound, found.step, model, state, precision, one.sessions)
+            yield replace(lifted(step), state=state)
     if begin is not None and kinds:
         model = named(partial(bound.load, variants[0].shapes[0]))
-        yield _grown_network(bound, begin, model, begin_state(tuple(kinds)), precision)
+        yield _begin_network(bound, begin, model, begin_state(tuple(kinds)), precision)
 
 
 @dataclass(frozen=True)
 class Step:
     """A step as a model with lengths: its filled places, and its new ones if it is open.
 
-    `step`: it at the most, with `halves`. `last_rows`: see `StateInfo`. All of its places are used
-    at every number: buffers are as long then.
+    `step`: it at the most, with `forms` of constants and `halves`. All of its places are used at every number: buffers are
+    as long then.
     """
 
     bound: BoundModel
     variant: Grown
     step: Graph
+    forms: ConstantForms
     halves: Mapping[str, str]
-    last_rows: Mapping[str, int]
+    state: StateInfo
     precision: str
     dims: Mapping[str, Extents] = field(default_factory=dict)
 
@@ -144,9 +145,56 @@ class Step:
         if numbers != mosts:
             places = n + numbers[PAST] if PAST in mosts else growth.capacity
             one = replace(self.variant, growth=replace(growth, chunk=n, capacity=places))
-            model = named(partial(self.bound.load, one.shapes[0]))
-            graph = named(partial(_grown_phases, self.bound, one, model)).step
-        return with_last_rows(graph, self.last_rows)
+            model = named(partial(self.bound.load, one.shape))
+            graph = named(partial(_grown_phases, self.bound, one, model, self.forms))[0].step
+        return with_last_rows(graph, self.state.last_rows)
+
+
+@dataclass(frozen=True)
+class Together:
+    """A step of several sessions, each with a length of its own."""
+
+    step: Step
+
+    bound = property(lambda self: self.step.bound)
+    dims = property(lambda self: self.step.dims)
+    precision = property(lambda self: self.step.precision)
+    mosts = property(lambda self: self.step.mosts)
+    given = property(lambda self: self.step.given)
+    spans = property(lambda self: self.step.spans)
+
+    @cached_property
+    def moving(self) -> frozenset[int]:
+        """The nodes that follow the length."""
+        mosts = self.mosts
+        if PAST not in mosts:
+            return frozenset()
+        found = [self.step.imported(n).stored for n in (mosts, {**mosts, PAST: mosts[PAST] - 1})]
+        first, other = ([*map(partial(_seen, g), g.nodes)] for g in found)
+        pairs = enumerate(zip(first, other, strict=False))
+        return frozenset(n for n, (a, b) in pairs if not _is_same(a, b))
+
+    def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
+        """As few filled places as are imported."""
+        numbers = dict.fromkeys(self.mosts, LEAST_PAST)
+        require_even(points, graphs, numbers, self.imported(numbers).graph)
+        return numbers
+
+    def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
+        """The step of all sessions, where each is at the same length."""
+        one, k = self.step.imported(numbers), self.step.variant.sessions
+        whole, stored, owners = together(one.graph, one.stored, self.step.state, k, self.moving)
+        return replace(one, graph=whole, stored=stored, owners=owners)
+
+
+def _seen(graph: Graph, node: Node) -> list[Array | Shape]:
+    """Shapes of what a node reads and makes, and constants."""
+    names = [name for name in (*node.inputs, *node.outputs) if name]
+    return [graph.constants.get(name, graph.shape(name)) for name in names]
+
+
+def _is_same(one: Sequence[Array | Shape], other: Sequence[Array | Shape]) -> bool:
+    return len(one) == len(other) and all(map(np.array_equal, one, other))
 
 
 class _Rows:
@@ -198,35 +246,31 @@ def _stated(graph: Graph, name: str) -> str:
     return graph.output_names.get(name, name)
 
 
-def _grown_phases(bound: BoundModel, variant: Grown, model: OnnxModel) -> Phases:
+def _grown_phases(
+    bound: BoundModel, variant: Grown, model: OnnxModel, known: ConstantForms | None = None
+) -> tuple[Phases, ConstantForms]:
     growth = variant.growth
-    probes = (bound.load(shapes) for shapes in variant.shapes[1:])
-    graph = join_decoder(import_grown([model, *probes], growth, bound.operators))
+    models = [model, *(bound.load(s) for s in (() if known else variant.shapes[1:]))]
+    graph, forms = import_grown(models, growth, bound.operators, known)
+    graph = join_decoder(graph)
     made = {name: output for name, output in growth.passed.items() if name in graph.inputs}
     if growth.flag and made:
         bare = replace(bound, constants={**bound.constants, growth.flag: np.array(False)})
         graph = fed_by(graph, import_graph(bare.load(variant.first), bound.operators), made)
-    return phases(graph, growth.held)
+    return phases(graph, growth.held), forms
 
 
-def _grown_network(
-    bound: BoundModel,
-    graph: Graph,
-    model: OnnxModel,
-    state: StateInfo,
-    precision: str,
-    sessions: int = 1,
+def _begin_network(
+    bound: BoundModel, graph: Graph, model: OnnxModel, state: StateInfo, precision: str
 ) -> Network:
     def made() -> Network:
-        whole, own = with_last_rows(graph, state.last_rows), state
-        stored = rows_first(prepare(whole, PRECISIONS[precision]))
-        if sessions > 1:
-            whole, stored, own = together(whole, stored, state, sessions)
-        network = stored_network(whole, stored, bound.path.stem, bound.digest)
-        return replace(without_unread(network), precision=precision, state=own)
+        stored = prepare(graph, PRECISIONS[precision])
+        return stored_network(graph, stored, bound.path.stem, bound.digest)
 
     return replace(
         as_stated(named(made), model.halves),
+        precision=precision,
+        state=state,
         random_weights=bound.random_weights,
         constant_inputs=dict(bound.constants),
     )

@@ -15,7 +15,6 @@ import pytest
 import autotune
 from autotune.errors import NotCompilable
 from autotune.graph.operators.table import operators_with
-from autotune.graph.reader.unused_places import follows_places
 from autotune.network.runtime.loading import model_of
 from tests.small_decoders import TOKENS, WIDTH, FedBack, Small, value
 

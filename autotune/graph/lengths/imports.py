@@ -40,11 +40,15 @@ class NotLifted(NotCompilable):
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model at one point: as it was read, without large constants, and behind all passes."""
+    """A model at one point: as it was read, without large constants, and behind all passes.
+
+    `owners`: of tensors that are of one of several sessions, the input that is its number.
+    """
 
     graph: Graph
     stored: Graph
     halves: Mapping[str, str]
+    owners: Mapping[str, str] = field(default_factory=dict)
 
     def sharing(self, first: ImportedModel) -> ImportedModel:
         """The same with the constants of `first` where they are equal, whose memory is free."""

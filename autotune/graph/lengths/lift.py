@@ -68,6 +68,8 @@ def lifted_network(
 def lifted(model: LengthModel) -> Network:
     """The network of a model for all numbers up to its mosts. Raises as `lifted_network`."""
     first = model.imported(model.mosts)
+    if not model.mosts:
+        return _at_points(model, Points(({},)), first)
     reasons: list[ModelError] = []
     for near in (False, True):
         try:
@@ -294,8 +296,19 @@ class _Lifter:
         lifted, task = self.known[key]
         self._note(group, lifted)
         found = replace(first, constants={**first.constants, **lifted.constants}).of(task)
-        numbers = {own: self.ports[name] for own, name in lifted.numbers.items()}
+        numbers = {own: self._value(name, group) for own, name in lifted.numbers.items()}
         return replace(found, inputs=found.inputs | numbers)
+
+    def _value(self, name: str, group: Group) -> str:
+        """The value that holds a number for a group: of the session that it is of."""
+        owners = self.imports[0].owners
+        if not owners or name not in self.given:
+            return self.ports[name]
+        names = [x for node in group.nodes for x in (*node.inputs, *node.outputs)]
+        found = {owners[x] for x in names if x in owners}
+        if len(found) != 1:
+            raise self._refused(group.nodes[-1], "it is of several sessions")
+        return found.pop()
 
     def _alternative(self, copies: _Copies, group: Group) -> Subgraph | None:
         """The call of several groups in one, if it can follow the numbers."""

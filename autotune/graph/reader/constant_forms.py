@@ -58,25 +58,31 @@ changes evenly between, always has the same answer."""
 class ConstantForms:
     """Forms of the constants of an import at `past`; `probes`: the same at other lengths.
 
-    `moving`: for each dimension of a tensor by how much it grows with the length.
+    `moving`: for each dimension of a tensor by how much it grows with the length. `known`: the forms
+    at another capacity, which are those here.
     """
 
     editor: Editor
     probes: Sequence[LengthFacts]
     past: int
     moving: Callable[[str], Sequence[int]]
+    known: ConstantForms | None = None
     _noted: dict[str, LengthForm] = field(default_factory=dict)
 
     def of(self, name: str) -> LengthForm:
         """The form of a constant; the same for anything else."""
         if not name or name not in self.editor.constants or name in self.editor.graph.constants:
             return LengthForm.SAME
+        if self.known is not None:
+            return self.known.of(name)
         if name not in self._noted:
             self._noted[name] = self._by_numbers(name)
         return self._noted[name]
 
     def note(self, node: Node) -> None:
         """Remember the forms of the constants that a node has made."""
+        if self.known is not None:
+            return
         form = self._made(node)
         for name in filter(None, node.outputs):
             found = form if form is LengthForm.COMPUTED else self._by_numbers(name)
@@ -86,6 +92,8 @@ class ConstantForms:
     def slope(self, name: str) -> Array | None:
         """By how much each element of a constant moves with each place; None where it does not
         move evenly between the lengths that are known."""
+        if self.known is not None:
+            return self.known.slope(name)
         value, near, far = (self.editor.constants[name], *(self._other(name, n) for n in (0, 1)))
         if near is None or far is None or value.dtype.kind not in "iuf":
             return None

@@ -45,7 +45,7 @@ class Growing(GrowingCaches):
 
     def __post_init__(self) -> None:
         past, probes = self.growth.past, self.probes
-        self._forms = ConstantForms(self.editor, probes, past, self.moving)
+        self.forms = ConstantForms(self.editor, probes, past, self.moving, self.known)
 
     # --- inputs and outputs ---
 
@@ -93,20 +93,21 @@ class Growing(GrowingCaches):
 
     def moving(self, name: str) -> Shape:
         """For each dimension of a tensor by how much it grows with the length."""
-        kind, probe = self._kind(name), self.probes[0].types.get(name)
-        if name in self._moving or kind is None:
+        kind = self._kind(name)
+        if name in self._moving or kind is None or not self.probes:
             return self._moving.get(name, ())
+        probe = self.probes[0].types.get(name)
         if probe is None or len(probe.shape) != len(kind.shape):
             return (0,) * len(kind.shape)
         return tuple(a - b for a, b in zip(kind.shape, probe.shape, strict=True))
 
     def _moves(self, name: str) -> bool:
         """Whether a constant is another one at another length, where places are used."""
-        return name not in self._moving and self._forms.of(name) is not LengthForm.SAME
+        return name not in self._moving and self.forms.of(name) is not LengthForm.SAME
 
     def note(self, node: Node) -> None:
         """Remember which node made constants."""
-        self._forms.note(node)
+        self.forms.note(node)
         self._sources |= dict.fromkeys(filter(None, node.outputs), node)
 
     def require_decided(self, node: Node) -> None:
@@ -176,7 +177,7 @@ class Growing(GrowingCaches):
     def _affine(self, rw: Rewriter, name: str) -> str:
         """first + slope · filled; "" where that is not what it is, or the first is not exact."""
         value = self.editor.constants[name]
-        slope = self._forms.slope(name) if self._forms.of(name) is LengthForm.AFFINE else None
+        slope = self.forms.slope(name) if self.forms.of(name) is LengthForm.AFFINE else None
         if slope is None:
             return ""
         if not (_is_whole(value) and _is_whole(slope)):
@@ -249,13 +250,15 @@ class Growing(GrowingCaches):
     def _slice(self, rw: Rewriter, operands: Sequence[str]) -> bool:
         """A Slice of a constant whose first place moves is a Gather: it would be a constant."""
         x, (begins, ends) = operands[0], (rw.value(1), rw.value(2))
-        if x not in self.editor.constants or begins is None or ends is None:
+        if begins is None or ends is None:
+            raise rw.refuse("its places are computed at run time")
+        if x not in self.editor.constants:
             return False
         shape = self.editor.types[x].shape
         values = [rw.value(n) if n < len(operands) and operands[n] else None for n in (3, 4)]
         axes = np.arange(len(begins)) if values[0] is None else values[0] % len(shape)
         steps = np.ones(len(axes), int) if values[1] is None else values[1]
-        slope = self._forms.slope(operands[1])
+        slope = self.forms.slope(operands[1])
         slopes = np.zeros(()) if slope is None else np.broadcast_to(slope, begins.shape)
         moving = [n for n, by in enumerate(np.broadcast_to(slopes, begins.shape)) if by]
         if not moving:

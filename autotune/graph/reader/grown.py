@@ -60,6 +60,11 @@ class Grown:
         return tuple(self._shapes(self.growth, past) for past in self.growth.pasts)
 
     @cached_property
+    def shape(self) -> Shapes:
+        """Shapes of the inputs at the past of the growth. Raises DynamicShape."""
+        return self._shapes(self.growth, self.growth.past)
+
+    @cached_property
     def first(self) -> Shapes:
         """Those behind nothing, in a step of one place."""
         return self._shapes(replace(self.growth, chunk=1), 0)
