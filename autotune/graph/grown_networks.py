@@ -90,8 +90,8 @@ def grown_networks(
 class Step:
     """A step as a model with lengths: its filled places, and its new ones if it is open.
 
-    `step`: it at the most, with `forms` of constants and `halves`. All of its places are used at every number: buffers are
-    as long then.
+    `step`: it at the most, with `forms` of constants and `halves`. All of its places are used at
+    every number: buffers are as long then.
     """
 
     bound: BoundModel

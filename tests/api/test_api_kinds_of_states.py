@@ -56,10 +56,6 @@ def follows(
 # --- operators on scores ------------------------------------------------------------------------
 
 
-def test_every_elementwise_operator_follows_a_state() -> None:
-    assert [op for op in operators_with(lambda o: o.is_elementwise) if not follows_places(op)] == []
-
-
 _BETWEEN = ("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
 
 

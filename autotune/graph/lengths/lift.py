@@ -132,9 +132,7 @@ class _Lifter:
         network = assembled(subgraphs, joined, values)
         limits = index_limits(self.first)
         graph = self.imports[0].graph
-        hidden = tuple(
-            Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in own.items()
-        )
+        hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in own.items())
         return replace(
             network,
             inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),

@@ -58,8 +58,8 @@ changes evenly between, always has the same answer."""
 class ConstantForms:
     """Forms of the constants of an import at `past`; `probes`: the same at other lengths.
 
-    `moving`: for each dimension of a tensor by how much it grows with the length. `known`: the forms
-    at another capacity, which are those here.
+    `moving`: for each dimension of a tensor by how much it grows with the length. `known`: the
+    forms at another capacity, which are those here.
     """
 
     editor: Editor

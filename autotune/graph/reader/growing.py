@@ -274,7 +274,12 @@ class Growing(GrowingCaches):
             by = int(slopes[n])
             first = int(begins[n]) - by * self.growth.past
             filled = rw("Mul", FILLED, rw.integers(by))
-            x = rw("Gather", x, rw("Add", rw.array(np.arange(first, first + extent)), filled), axis=int(axes[n]))
+            x = rw(
+                "Gather",
+                x,
+                rw("Add", rw.array(np.arange(first, first + extent)), filled),
+                axis=int(axes[n]),
+            )
         rw.result("Identity", x)
         return True
 
