@@ -25,14 +25,13 @@ from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import prepare
 from autotune.graph.reader.constant_forms import ConstantForms
 from autotune.graph.reader.grown import LEAST_PAST, Grown
-from autotune.graph.reader.growth import FILLED, begin_state, state_of
+from autotune.graph.reader.growth import TOTAL, begin_state, state_of
 from autotune.graph.reader.held import Phases, fed_by, phases
 from autotune.graph.reader.importer import grown_shapes, import_graph, import_grown
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
 from autotune.graph.state import (
     NO_ROWS,
-    PAST,
     PROMPT,
     StateInfo,
     assumed_axes,
@@ -72,8 +71,8 @@ def grown_networks(
                 _AT_EACH,
             )
         state = state_of(one.growth, found.step.types, found.held)
-        rows = rows or _Rows(bound, one, found.step, state)
-        state = replace(state, places=rows.of(one, found.step))
+        rows = rows or _Rows(bound, one, _told(found.step), state)
+        state = replace(state, places=rows.of(one, _told(found.step)))
         if one.scores == "last":
             state = of_last_place(state, map(partial(_stated, found.step), found.step.outputs))
         step = Step(bound, one, found.step, forms, model.halves, state, precision)
@@ -105,33 +104,29 @@ class Step:
 
     @property
     def mosts(self) -> dict[str, int]:
-        """The most new places, and those that are filled beside them."""
+        """The most new places, and all with them."""
         growth = self.variant.growth
         new = {PROMPT: growth.chunk} if self.variant.is_open else {}
-        return new | ({} if growth.static else {PAST: growth.past})
+        return new | ({} if growth.static else {TOTAL: growth.capacity})
 
     @property
     def given(self) -> dict[str, str]:
-        """The number of filled places is an input of every step."""
-        return {PAST: FILLED} if PAST in self.mosts else {}
-
-    @property
-    def spans(self) -> dict[str, tuple[int, int]]:
-        """Behind nothing, or where fewer places than the most are new, behind more."""
-        return {PAST: (0, self.variant.growth.capacity - 1)} if self.given else {}
+        """A step computes the number of its places."""
+        return {TOTAL: TOTAL} if TOTAL in self.mosts else {}
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The step behind so many places, and for so many."""
         graph = self._read(numbers)
         stored = rows_first(named(partial(prepare, graph, PRECISIONS[self.precision])))
         require_supported(stored, undefined)
-        return ImportedModel(light(graph), stored, self.halves)
+        return ImportedModel(light(_told(graph)), stored, self.halves)
 
     def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
         """Two new places, for the step of one is another network, behind as few as are imported."""
-        least = {PROMPT: _LEAST_PROMPT, PAST: LEAST_PAST}
+        new = _LEAST_PROMPT if self.variant.is_open else self.variant.growth.chunk
+        least = {PROMPT: new, TOTAL: new + LEAST_PAST}
         numbers = {name: least[name] for name in self.mosts}
-        require_even(points, graphs, numbers, light(self._read(numbers)))
+        require_even(points, graphs, numbers, light(_told(self._read(numbers))))
         return numbers
 
     def _read(self, numbers: Mapping[str, int]) -> Graph:
@@ -141,12 +136,13 @@ class Step:
             raise NotLifted(
                 f"there are {growth.chunk} new places at most, and {n} are looked at", _AT_EACH
             )
-        graph = self.step
+        graph = self.step if TOTAL in mosts else _told(self.step)
         if numbers != mosts:
-            places = n + numbers[PAST] if PAST in mosts else growth.capacity
+            places = numbers.get(TOTAL, growth.capacity)
             one = replace(self.variant, growth=replace(growth, chunk=n, capacity=places))
             model = named(partial(self.bound.load, one.shape))
-            graph = named(partial(_grown_phases, self.bound, one, model, self.forms))[0].step
+            found, _ = named(partial(_grown_phases, self.bound, one, model, self.forms))
+            graph = found.step if TOTAL in mosts else _told(found.step)
         return with_last_rows(graph, self.state.last_rows)
 
 
@@ -161,30 +157,35 @@ class Together:
     precision = property(lambda self: self.step.precision)
     mosts = property(lambda self: self.step.mosts)
     given = property(lambda self: self.step.given)
-    spans = property(lambda self: self.step.spans)
 
     @cached_property
     def moving(self) -> frozenset[int]:
         """The nodes that follow the length."""
         mosts = self.mosts
-        if PAST not in mosts:
+        if TOTAL not in mosts:
             return frozenset()
-        found = [self.step.imported(n).stored for n in (mosts, {**mosts, PAST: mosts[PAST] - 1})]
+        found = [self.step.imported(n).stored for n in (mosts, {TOTAL: mosts[TOTAL] - 1})]
         first, other = ([*map(partial(_seen, g), g.nodes)] for g in found)
         pairs = enumerate(zip(first, other, strict=False))
         return frozenset(n for n, (a, b) in pairs if not _is_same(a, b))
 
     def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
         """As few filled places as are imported."""
-        numbers = dict.fromkeys(self.mosts, LEAST_PAST)
+        numbers = dict.fromkeys(self.mosts, LEAST_PAST + 1)
         require_even(points, graphs, numbers, self.imported(numbers).graph)
         return numbers
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The step of all sessions, where each is at the same length."""
         one, k = self.step.imported(numbers), self.step.variant.sessions
-        whole, stored, owners = together(one.graph, one.stored, self.step.state, k, self.moving)
-        return replace(one, graph=whole, stored=stored, owners=owners)
+        graphs = one.graph, one.stored
+        whole, stored, owners = together(*graphs, self.step.state, k, TOTAL, self.moving)
+        return replace(one, graph=_told(whole), stored=stored, owners=owners)
+
+
+def _told(graph: Graph) -> Graph:
+    """A step without the number of its places as an output."""
+    return replace(graph, outputs=tuple(name for name in graph.outputs if name != TOTAL))
 
 
 def _seen(graph: Graph, node: Node) -> list[Array | Shape]:

@@ -11,8 +11,6 @@ from autotune.codec import LEFT_OUT
 
 PROMPT = "prompt"
 """The length of a prefill: its new places."""
-PAST = "past"
-"""The length of a cache: its filled places."""
 MOST_PROMPT = 512
 """Places of one prefill; a longer prompt is several."""
 CACHE_TYPES: Mapping[str, str] = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}

@@ -153,11 +153,16 @@ def _is_small(types: dict[str, TensorType], name: str) -> bool:
 
 
 def together(
-    graph: Graph, stored: Graph, state: StateInfo, k: int, moving: Collection[int] = ()
+    graph: Graph,
+    stored: Graph,
+    state: StateInfo,
+    k: int,
+    length: str = "",
+    moving: Collection[int] = (),
 ) -> tuple[Graph, Graph, dict[str, str]]:
     """A model for a step of `k` sessions, and the length of the session that a tensor is of.
 
-    `stored`: `graph` after all passes; `moving`: its nodes that follow the length of a session.
+    `stored`: `graph` after all passes; `moving`: its nodes that follow the `length` of a session.
     Raises NotCompilable where an input or an output has no dimension for them.
     """
     work = _Stacking(stored, k, Editor(replace(stored, nodes=())), moving)
@@ -169,9 +174,11 @@ def together(
             work.divide(name)
         else:
             work.stack(_batched(stored, name))
-    lengths = [work.part(state.filled, n) for n in range(k if moving else 0)]
+    lengths: list[str] = []
     for n, node in enumerate(stored.nodes):
         work.node(n, node)
+        if length in node.outputs:
+            lengths = [work.part(length, n) for n in range(k)]
     owners = {x: of for names in work.apart.values() for x, of in zip(names, lengths, strict=False)}
     for name in stored.outputs:
         if name in own:

@@ -42,7 +42,7 @@ class NotLifted(NotCompilable):
 class ImportedModel:
     """A model at one point: as it was read, without large constants, and behind all passes.
 
-    `owners`: of tensors that are of one of several sessions, the input that is its number.
+    `owners`: of tensors that are of one of several sessions, the tensor that holds its number.
     """
 
     graph: Graph
@@ -81,11 +81,7 @@ class LengthModel(Protocol):
 
     @property
     def given(self) -> Mapping[str, str]:
-        """Numbers that are inputs of the model, by the names of these."""
-
-    @property
-    def spans(self) -> Mapping[str, tuple[int, int]]:
-        """See `Points.spans`."""
+        """Numbers that the model computes, by name: the tensors that hold them."""
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers. Raises ModelError."""
@@ -103,7 +99,6 @@ class OpenModel:
     dims: Mapping[str, Extents]
     precision: str
     given: Mapping[str, str] = field(default_factory=dict)
-    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     read: dict[object, Graph | ModelError] = field(default_factory=dict, compare=False, repr=False)
     """As it was read at some numbers, where that was asked for before."""
 

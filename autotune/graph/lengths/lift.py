@@ -73,8 +73,7 @@ def lifted(model: LengthModel) -> Network:
     reasons: list[ModelError] = []
     for near in (False, True):
         try:
-            points = replace(points_of(model.mosts, near), spans=model.spans)
-            return _at_points(model, points, first)
+            return _at_points(model, points_of(model.mosts, near), first)
         except ModelError as error:
             reasons.append(error)
     raise next((e for e in reasons if isinstance(e, NotLifted)), reasons[0])

@@ -138,7 +138,7 @@ class Merger:
         """`e` whose loads by the numbers are inside of their tensors for every number."""
         ranges = {a.name: (0, a.extent - 1) for a in axes}
         numbers = {v: n for v in variables(e) if (n := number_of(v)) is not None}
-        ranges |= {v: self.points.span(n) for v, n in numbers.items()}
+        ranges |= {v: (1, self.points.most[n]) for v, n in numbers.items()}
 
         def one(x: Expr) -> Expr | None:
             if not isinstance(x, Load):

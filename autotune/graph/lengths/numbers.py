@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, count
 from typing import TypeAlias
 
@@ -80,17 +80,11 @@ class Points:
     """Where a model is looked at: `at[0]` are the most, the others tell functions apart."""
 
     at: tuple[Mapping[str, int], ...]
-    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Least and most of a number that has others in a call than 1 to its most."""
 
     @property
     def most(self) -> Mapping[str, int]:
         """The most that each number can be."""
         return self.at[0]
-
-    def span(self, name: str) -> tuple[int, int]:
-        """The least and the most that a number is in a call."""
-        return self.spans.get(name, (1, self.most[name]))
 
     def affine(self, values: Sequence[int]) -> AffineExtent | None:
         """The function that has these values at the points; None where no affine one has."""

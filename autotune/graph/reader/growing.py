@@ -25,7 +25,7 @@ from autotune.graph.ir import Array, Node, Shape, TensorType, unsupported
 from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.constant_forms import ConstantForms, LengthForm
 from autotune.graph.reader.growing_caches import GrowingCaches
-from autotune.graph.reader.growth import FILLED
+from autotune.graph.reader.growth import FILLED, TOTAL
 from autotune.graph.reader.static_caches import SCATTERS, TENSOR_SCATTER
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.shape_inputs import SHAPE_OPERANDS
@@ -39,7 +39,6 @@ class Growing(GrowingCaches):
     _done: set[str] = field(default_factory=set)
     _sources: dict[str, Node] = field(default_factory=dict)
     _twins: dict[str, str] = field(default_factory=dict)
-    _total: str = ""
     _open: set[str] = field(default_factory=set)
     """Results of nodes that compute what was a constant: they are rewritten as all others."""
 
@@ -53,13 +52,14 @@ class Growing(GrowingCaches):
         """The nodes that compute what is no input any more."""
         growth = self.growth
         self._states = {name: name for name in growth.states}
-        rw = Rewriter(Node("state", "Identity", (FILLED,), ("state",)), self.editor)
-        self._total = rw("Add", FILLED, rw.integers(growth.chunk))
+        rw = Rewriter(Node(TOTAL, "Identity", (FILLED,), (TOTAL,)), self.editor)
+        self.editor.types[TOTAL] = self.editor.types[FILLED]
+        rw.result("Add", FILLED, rw.integers(growth.chunk))
         for name in growth.totals:
             kind = self.editor.types[name]
             self.editor.set_constant(name, np.full(kind.shape, growth.capacity, kind.dtype))
         for name in growth.masks:
-            within = rw("Less", rw.array(np.arange(growth.capacity)), self._total)
+            within = rw("Less", rw.array(np.arange(growth.capacity)), TOTAL)
             self._made(rw, name, within)
         for name in growth.positions:
             n = (
@@ -69,11 +69,11 @@ class Growing(GrowingCaches):
             )
             self._made(rw, name, rw("Add", FILLED, rw.array(np.arange(n))))
         for name in growth.lasts:
-            self._made(rw, name, rw("Sub", self._total, rw.integers(1)))
+            self._made(rw, name, rw("Sub", TOTAL, rw.integers(1)))
         for name in growth.firsts:
             self._made(rw, name, FILLED)
         for name in growth.counts:
-            self._made(rw, name, self._total)
+            self._made(rw, name, TOTAL)
         return rw.nodes
 
     def _made(self, rw: Rewriter, name: str, value: str) -> None:
