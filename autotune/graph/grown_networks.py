@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain, islice
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from autotune.graph.ir import Array, Graph, Node, Shape, TensorType
 from autotune.graph.last_rows import rows_first, with_last_rows
 from autotune.graph.lengths.imports import ImportedModel, NotLifted, light, require_even
 from autotune.graph.lengths.lift import lifted
-from autotune.graph.lengths.numbers import Points
+from autotune.graph.lengths.numbers import Points, points_of, primes_from
 from autotune.graph.network import Network, as_stated, named, stored_network
+from autotune.graph.passes.cached_products import FEW_ROWS
 from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import prepare
 from autotune.graph.reader.constant_forms import ConstantForms
@@ -114,6 +116,23 @@ class Step:
         """A step computes the number of its places."""
         return {TOTAL: TOTAL} if TOTAL in self.mosts else {}
 
+    def points(self, near: bool) -> Points:
+        """Numbers of new places, and of all places that have them."""
+        mosts, chunk = self.mosts, self.variant.growth.chunk
+        new = [{}, {}]
+        if self.variant.is_open:
+            new = [dict(at) for at in points_of({PROMPT: chunk}, near).at[1:]]
+        if TOTAL not in mosts:
+            return Points((mosts, *new))
+        least = max(at.get(PROMPT, chunk) for at in new) + LEAST_PAST
+        taken = {chunk, mosts[TOTAL], *(n for at in new for n in at.values())}
+        able = primes_from(max(FEW_ROWS + 1, least))
+        if near:
+            able = chain(range(mosts[TOTAL] - 1, least - 1, -1), primes_from(mosts[TOTAL] + 1))
+        t, u = islice((n for n in able if n not in taken), 2)
+        own = [{**at, TOTAL: t} for at in (new if self.variant.is_open else new[:1])]
+        return Points((mosts, *own, {**new[0], TOTAL: u}))
+
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The step behind so many places, and for so many."""
         graph = self._read(numbers)
@@ -157,6 +176,10 @@ class Together:
     precision = property(lambda self: self.step.precision)
     mosts = property(lambda self: self.step.mosts)
     given = property(lambda self: self.step.given)
+
+    def points(self, near: bool) -> Points:
+        """Those of a step."""
+        return self.step.points(near)
 
     @cached_property
     def moving(self) -> frozenset[int]:

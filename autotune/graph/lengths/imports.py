@@ -83,6 +83,9 @@ class LengthModel(Protocol):
     def given(self) -> Mapping[str, str]:
         """Numbers that the model computes, by name: the tensors that hold them."""
 
+    def points(self, near: bool) -> Points:
+        """Where it is looked at: see `points_of`."""
+
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers. Raises ModelError."""
 
@@ -107,6 +110,10 @@ class OpenModel:
         """The most of each number."""
         lengths = (e for shape in self.dims.values() for e in shape if isinstance(e, Length))
         return {length.name: length.most for length in lengths}
+
+    def points(self, near: bool) -> Points:
+        """Where it is looked at: see `points_of`."""
+        return points_of(self.mosts, near)
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers."""

@@ -33,7 +33,6 @@ from autotune.graph.lengths.numbers import (
     AffineExtent,
     Points,
     Vector,
-    points_of,
     static,
     told,
     told_at,
@@ -73,7 +72,7 @@ def lifted(model: LengthModel) -> Network:
     reasons: list[ModelError] = []
     for near in (False, True):
         try:
-            return _at_points(model, points_of(model.mosts, near), first)
+            return _at_points(model, model.points(near), first)
         except ModelError as error:
             reasons.append(error)
     raise next((e for e in reasons if isinstance(e, NotLifted)), reasons[0])

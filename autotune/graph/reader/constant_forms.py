@@ -93,7 +93,8 @@ class ConstantForms:
         """By how much each element of a constant moves with each place; None where it does not
         move evenly between the lengths that are known."""
         if self.known is not None:
-            return self.known.slope(name)
+            found = self.known.slope(name)
+            return None if found is None else _of_shape(found, self.editor.constants[name].shape)
         value, near, far = (self.editor.constants[name], *(self._other(name, n) for n in (0, 1)))
         if near is None or far is None or value.dtype.kind not in "iuf":
             return None
@@ -107,11 +108,9 @@ class ConstantForms:
             expected = late[tuple(map(slice, far.shape))] * (self.past - self.probes[1].past)
         if not np.array_equal(all_of_them, expected):
             return None
-        if value.shape == near.shape:
-            return np.asarray(late)
-        if not late.size or (late != late.flat[0]).any():
-            return None
-        return np.array(late.flat[0], value.dtype)
+        if late.size and (late == late.flat[0]).all():
+            return np.array(late.flat[0], value.dtype)
+        return np.asarray(late) if value.shape == near.shape else None
 
     def _other(self, name: str, n: int) -> Array | None:
         return self.probes[n].constants.get(name)
@@ -189,6 +188,12 @@ class ConstantForms:
             return False
         low = [a - s * self.past for a, s in zip(high, slopes, strict=True) if s is not None]
         return decided(low[0] - low[1], high[0] - high[1])
+
+
+def _of_shape(slope: Array, shape: Sequence[int]) -> Array | None:
+    """A slope as it is for other extents; None where it is not known for all elements."""
+    part = slope[tuple(map(slice, shape))] if slope.ndim else slope
+    return part if part.shape in ((), tuple(shape)) else None
 
 
 def is_prefix(small: Array, large: Array) -> bool:
