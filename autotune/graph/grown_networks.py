@@ -119,7 +119,7 @@ class Step:
     def points(self, near: bool) -> Points:
         """Numbers of new places, and of all places that have them."""
         mosts, chunk = self.mosts, self.variant.growth.chunk
-        new = [{}, {}]
+        new: list[dict[str, int]] = [{}, {}]
         if self.variant.is_open:
             new = [dict(at) for at in points_of({PROMPT: chunk}, near).at[1:]]
         if TOTAL not in mosts:
