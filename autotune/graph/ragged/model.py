@@ -58,8 +58,16 @@ def _over_tokens(model: OpenModel, tokens: Tokens, names: frozenset[str], mask: 
     most = Length(NUMBER, batch.most * sequence.most)
     added: dict[str, Extents] = {f"{mask}{TOKENS}": (most, 2), f"{mask}{SLOTS}": (batch, sequence)}
     dims = {**model.dims, **added}
-    place = mask, batch.name, sequence.name
-    return RaggedModel(model.bound, dims, model.precision, {}, tokens, names, *place)
+    return RaggedModel(
+        model.bound,
+        dims,
+        model.precision,
+        tokens=tokens,
+        packed=names,
+        mask=mask,
+        batch=batch.name,
+        sequence=sequence.name,
+    )
 
 
 _FLAGS = ("int64", "int32", "bool", "float32", "uint8", "int8")
