@@ -40,15 +40,11 @@ class NotLifted(NotCompilable):
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model at one point: as it was read, without large constants, and behind all passes.
-
-    `owners`: of tensors that are of one of several sessions, the tensor that holds its number.
-    """
+    """A model at one point: as it was read, without large constants, and behind all passes."""
 
     graph: Graph
     stored: Graph
     halves: Mapping[str, str]
-    owners: Mapping[str, str] = field(default_factory=dict)
 
     def sharing(self, first: ImportedModel) -> ImportedModel:
         """The same with the constants of `first` where they are equal, whose memory is free."""
@@ -79,13 +75,6 @@ class LengthModel(Protocol):
     def mosts(self) -> Mapping[str, int]:
         """The most of each number."""
 
-    @property
-    def given(self) -> Mapping[str, str]:
-        """Numbers that the model computes, by name: the tensors that hold them."""
-
-    def points(self, near: bool) -> Points:
-        """Where it is looked at: see `points_of`."""
-
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers. Raises ModelError."""
 
@@ -101,7 +90,6 @@ class OpenModel:
     bound: BoundModel
     dims: Mapping[str, Extents]
     precision: str
-    given: Mapping[str, str] = field(default_factory=dict)
     read: dict[object, Graph | ModelError] = field(default_factory=dict, compare=False, repr=False)
     """As it was read at some numbers, where that was asked for before."""
 
@@ -110,10 +98,6 @@ class OpenModel:
         """The most of each number."""
         lengths = (e for shape in self.dims.values() for e in shape if isinstance(e, Length))
         return {length.name: length.most for length in lengths}
-
-    def points(self, near: bool) -> Points:
-        """Where it is looked at: see `points_of`."""
-        return points_of(self.mosts, near)
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers."""

@@ -33,6 +33,7 @@ from autotune.graph.lengths.numbers import (
     AffineExtent,
     Points,
     Vector,
+    points_of,
     static,
     told,
     told_at,
@@ -67,12 +68,10 @@ def lifted_network(
 def lifted(model: LengthModel) -> Network:
     """The network of a model for all numbers up to its mosts. Raises as `lifted_network`."""
     first = model.imported(model.mosts)
-    if not model.mosts:
-        return _at_points(model, Points(({},)), first)
     reasons: list[ModelError] = []
     for near in (False, True):
         try:
-            return _at_points(model, model.points(near), first)
+            return _at_points(model, points_of(model.mosts, near), first)
         except ModelError as error:
             reasons.append(error)
     raise next((e for e in reasons if isinstance(e, NotLifted)), reasons[0])
@@ -83,7 +82,7 @@ def _at_points(model: LengthModel, points: Points, first: ImportedModel) -> Netw
     others = (model.imported(numbers) for numbers in points.at[1:])
     imports = [first, *(found.sharing(first) for found in others)]
     least = model.least(points, [i.graph for i in imports])
-    network = named(_Lifter(points, imports, model.dims, least, model.given).network)
+    network = named(_Lifter(points, imports, model.dims, least).network)
     bound = model.bound
     network = replace(
         network,
@@ -102,7 +101,6 @@ class _Lifter:
     imports: Sequence[ImportedModel]
     dims: Mapping[str, Extents]
     leasts: Mapping[str, int]
-    given: Mapping[str, str]
     layouts: dict[str, LengthLayout] = field(default_factory=dict)
     """Of the tensors at the most that are known so far."""
     known: dict[object, tuple[Lifted, ComputeDAG]] = field(default_factory=dict)
@@ -121,21 +119,22 @@ class _Lifter:
             self.layouts[name] = layout_of(self._input_dims(name))
         values, groups = plan_storage(self.first, partition(self.first), self._computed())
         copies = _Copies(self, groups)
-        open_names = [name for name in self.points.most if name not in self.given]
-        own = {name: _unused(f"length.{name}", values) for name in open_names}
-        self.ports = {**self.given, **own}
+        self.ports = {name: _unused(f"length.{name}", values) for name in self.points.most}
         subgraphs = [self._subgraph(group, copies) for group in groups]
         joined = list(joined_groups(self.first, groups, partial(self._alternative, copies)))
-        values |= {v: Activation(v, (1,), INDEX, (1,)) for v in own.values()}
+        numbers = self.ports.values()
+        values |= {v: Activation(v, (1,), INDEX, (1,)) for v in numbers}
         network = assembled(subgraphs, joined, values)
         limits = index_limits(self.first)
         graph = self.imports[0].graph
-        hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in own.items())
+        hidden = tuple(
+            Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in self.ports.items()
+        )
         return replace(
             network,
             inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
             outputs=tuple(self._port(n, graph, {}) for n in graph.outputs),
-            lengths=own,
+            lengths=self.ports,
         )
 
     # --- pairs of nodes ---
@@ -292,19 +291,8 @@ class _Lifter:
         lifted, task = self.known[key]
         self._note(group, lifted)
         found = replace(first, constants={**first.constants, **lifted.constants}).of(task)
-        numbers = {own: self._value(name, group) for own, name in lifted.numbers.items()}
+        numbers = {own: self.ports[name] for own, name in lifted.numbers.items()}
         return replace(found, inputs=found.inputs | numbers)
-
-    def _value(self, name: str, group: Group) -> str:
-        """The value that holds a number for a group: of the session that it is of."""
-        owners = self.imports[0].owners
-        if not owners or name not in self.given:
-            return self.ports[name]
-        names = [x for node in group.nodes for x in (*node.inputs, *node.outputs)]
-        found = {owners[x] for x in names if x in owners}
-        if len(found) != 1:
-            raise self._refused(group.nodes[-1], "it is of several sessions")
-        return found.pop()
 
     def _alternative(self, copies: _Copies, group: Group) -> Subgraph | None:
         """The call of several groups in one, if it can follow the numbers."""
@@ -363,8 +351,6 @@ class _Lifter:
         return replace(port, extents=known) if any(isinstance(e, Length) for e in known) else port
 
     def _extent(self, dim: Sequence[AffineExtent]) -> int | Length | None:
-        if len(dim) == 1 and any(name in self.given for name, _ in dim[0].factors):
-            return dim[0].at(self.points.most)  # a buffer has room for all
         if len(dim) != 1 or len(dim[0].factors) > 1:
             return None
         if dim[0].is_static:

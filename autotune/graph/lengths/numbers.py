@@ -11,7 +11,7 @@ proves it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import TypeAlias
@@ -136,18 +136,13 @@ def points_of(most: Mapping[str, int], near: bool = False) -> Points:
 
 def _probe(most: int, taken: set[int], near: bool) -> int:
     """A number that is not `taken`, which it is then: a prime, if the most is not small."""
-    primes = primes_from(FEW_ROWS + 1)
+    primes = (n for n in count(FEW_ROWS + 1) if _is_prime(n))
     below: Iterable[int] = _FEW_PROBES if most <= FEW_ROWS else ()
     if near:
         below = (n for n in range(most - 1, 1, -1) if most <= _SMALL or _is_prime(n))
     found = next(n for n in chain(below, primes) if n not in taken)
     taken.add(found)
     return found
-
-
-def primes_from(n: int) -> Iterator[int]:
-    """The primes that are no less."""
-    return (k for k in count(max(2, n)) if _is_prime(k))
 
 
 def _is_prime(n: int) -> bool:

@@ -18,8 +18,6 @@ SHARES_BUFFER = "autotune_state"
 """An attribute of nodes whose past is a state."""
 FILLED = "filled"
 """The input that holds the length of the state: places that are filled already."""
-TOTAL = "filled.total"
-"""The tensor that holds the number of filled places with the new ones, and this number."""
 
 
 @dataclass(frozen=True)
@@ -139,4 +137,4 @@ def grown_graph(graph: Graph, growth: Growth) -> Graph:
     kept = [name for name in inputs if name not in growth.computed]
     passed = {*growth.passed.values()}
     made = tuple(n for n in outputs if graph.output_names.get(n, n) not in passed)
-    return replace(graph, inputs=(*kept, FILLED), outputs=(*made, TOTAL), types=types)
+    return replace(graph, inputs=(*kept, FILLED), outputs=made, types=types)
