@@ -27,7 +27,7 @@ class Length:
     most: Annotated[int, within(1, _MOST)]
     factor: Annotated[int, within(1, _MOST)] = 1
     offset: Annotated[int, within(-_MOST, _MOST)] = 0
-    least: Annotated[int, within(1, _MOST), LEFT_OUT] = 1
+    least: Annotated[int, within(0, _MOST), LEFT_OUT] = 1
 
     def at(self, n: int) -> int:
         """The extent for a number."""

@@ -25,13 +25,14 @@ from autotune.api.request import Dims, Like, Source, Values
 from autotune.api.sources import model_files
 from autotune.api.states import replaced_state
 from autotune.cache import FileStore
-from autotune.errors import DynamicShape, ModelError, UsageError
+from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
 from autotune.extent import Length
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import Constants, require_constant
 from autotune.graph.grown_networks import grown_networks
 from autotune.graph.lengths.lift import lifted_network
+from autotune.graph.lengths.writing import may_write
 from autotune.graph.network import Network, network_at
 from autotune.graph.ragged.model import ragged_network
 from autotune.graph.reader.constant_inputs import bind_constants
@@ -172,7 +173,10 @@ class Bound:
     def _network(self, variant: Variant, precision: str) -> Network:
         """That of a variant. Raises UsageError where it has lengths that nothing can follow."""
         if not variant.lengths:
-            return network_at(self.model, variant.shapes, precision)
+            try:
+                return network_at(self.model, variant.shapes, precision)
+            except UnsupportedOperator as error:
+                return self._with_written(variant, precision, error)
         try:
             return self.with_lengths(variant, precision)
         except UsageError:
@@ -185,6 +189,17 @@ class Bound:
                 f"give sizes: {arguments(dims=dict.fromkeys(variant.lengths, SIZE))}; sizes of an "
                 f"image may be possible in steps: {arguments(dims=steps)}",
             ) from error
+
+    def _with_written(
+        self, variant: Variant, precision: str, error: UnsupportedOperator
+    ) -> Network:
+        """That of a variant in which operators write lengths. Raises `error` where none can."""
+        if not may_write(read_outline(self.path)):
+            raise error
+        try:
+            return self.with_lengths(variant, precision)
+        except ModelError:
+            raise error from None
 
     def with_lengths(self, variant: Variant, precision: str) -> Network:
         """The network of a variant for all sizes. Raises as `lifted_network`."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from autotune.dtypes import dtype_bytes
 from autotune.errors import ModelError, UnsupportedOperator
+from autotune.graph.written import WrittenLengths
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -171,6 +172,8 @@ class Editor:
         """Number of uses of a tensor: operands of nodes and outputs of the graph."""
         self.derived: dict[tuple[str, Callable[[Array], Array | None]], str] = {}
         """Constants that are computed of others, by these and the function; "": there is none."""
+        self.written: WrittenLengths | None = None
+        """Lengths that operators write, where they are followed."""
         self._used: dict[str, int] = {}
 
     @cached_property

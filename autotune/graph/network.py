@@ -109,7 +109,8 @@ class Network:
     model that the user bound to these values; they are none of `inputs`. `precision`: of the
     factors of products; `is_mixed`: some of them were left in float32, see `mixture`. `state`: of a
     model that has some. `lengths`: the input that holds each number which extents follow, int64 of
-    one element, by the name of the number.
+    one element, by the name of the number. `written`: the output that holds each number which the
+    network writes, of one element too: there may be 0 of what it counts.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Network:
     is_mixed: bool = False
     state: StateInfo | None = None
     lengths: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> dict[str, int]:

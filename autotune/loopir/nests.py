@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
+from autotune.dtypes import is_float
 from autotune.errors import ScheduleError
 from autotune.loopir.arguments import with_arguments
 from autotune.loopir.guarding import (
@@ -50,6 +51,7 @@ from autotune.loopir.nodes import (
     Store,
 )
 from autotune.loopir.register_tile import register_tile
+from autotune.loopir.scans import in_vectors, with_carry
 from autotune.loopir.versions import versions
 from autotune.loopir.visitor import (
     body_loads,
@@ -185,8 +187,11 @@ class _Nest:
         if not isinstance(leaf, _Update):
             body = self._up_to_length(inst, depth, inside, body)
         limit = inst.limit(it, ranges)
+        if isinstance(leaf, _Placed) and limit is None:
+            limit = leaf.route.ends.get(it.name)
         if depth >= stage.n_parallel:
-            return _loop(stage, it, extent, body, limit)
+            loop = _loop(stage, it, extent, body, limit)
+            return loop if stage.op.scanned is None else with_carry(loop, stage.op.tensor)
         if limit is None or not (self.is_static or variables(limit)):
             return body
         return (If(compare("lt", inst.loop_value(it), limit), body),)
@@ -264,6 +269,8 @@ class _Nest:
             resume = self._tile(inst, depth, ranges, _Leaf(parts.resume))
             init = (If(_all_zero(inst, outer), init, resume),)
         update = self._loop(inst, depth, ranges, _Update(parts.update))
+        if stage.op.scanned is not None or not is_float(stage.op.tensor.dtype):
+            update = in_vectors(update, body.op)
         if direct:
             return (*init, *update)
         final = self._tile(inst, depth, ranges, _Leaf(parts.finish))
@@ -399,6 +406,9 @@ class _Placed(_Update):
             at = simplify(substitute(self.route.places[name], values), ranges)
             if variables(at) & own:
                 raise ScheduleError(f"{stage.name}: the place along {name} depends on loops inside")
+            if stage.op.limits:  # what intervals know of it
+                extent = next(a.extent for a in stage.op.axes if a.name == name)
+                at = maximum(minimum(at, idx(extent - 1)), idx(0))
             lets.append(Let(f"{stage.name}.{name}.place", at))
         guard = simplify(substitute(self.route.guard, values), ranges)
         if variables(guard) & own:

@@ -28,7 +28,7 @@ from autotune.search.rules.attention import tile_products_of_rows
 from autotune.search.rules.fused_window import tile_window_and_reduction
 from autotune.search.rules.ragged import tile_ragged_reduction
 from autotune.search.rules.rows import rfactor_contiguous_reduction, tile_rows_with_everything
-from autotune.search.rules.scattering import scatter_terms
+from autotune.search.rules.scattering import scan_in_order, scatter_terms
 from autotune.search.rules.tiling import tile_reduction_with_consumer
 from autotune.search.rules.winograd_tiling import tile_transformed_reduction
 from autotune.search.space import Role, Sketch, Tag
@@ -113,7 +113,7 @@ def inline_pointwise(p: Partial, name: str) -> Partial:
     """
     state = p.state
     op = state[name].op
-    if name in state.dag.outputs or op.reduce_axes:
+    if name in state.dag.outputs or op.reduce_axes or op.scanned is not None:
         return p
     readers = state.dag.consumers(name)
     if any(map(ragged_axes, readers)) and not advances(op, op.axes[-1]):
@@ -161,10 +161,10 @@ def tile_pointwise(p: Partial, name: str, target: Target) -> list[Partial] | Non
 
 
 def read_scattered(p: Partial, name: str, target: Target) -> list[Partial] | None:
-    """Rule of a reader of a scattered reduction, which is complete only at its end."""
+    """Rule of a reader of a scan or a scattered reduction, which is complete only at its end."""
     state = p.state
     read = {x.tensor.name for x in state[name].op.reads} & state.stages.keys()
-    if any(state[n].op.route for n in read):
+    if any(state[n].op.route or state[n].op.scanned is not None for n in read):
         return tile_pointwise(p, name, target)
     return None
 
@@ -216,6 +216,7 @@ def _orders_of_reading(op: Compute) -> Iterator[list[str]]:
 
 
 RULES: tuple[Rule, ...] = (
+    scan_in_order,
     scatter_terms,
     read_scattered,
     tile_ragged_reduction,

@@ -50,6 +50,7 @@ class Tag(StrEnum):
     AS_READ = "as-read"
     RAGGED = "ragged"
     SCATTERED = "scattered"
+    SCANNED = "scanned"
     DOT2 = "dot2"
     DOT4 = "dot4"
     MATRICES = "matrices"

@@ -126,7 +126,8 @@ def op_from_json(item: dict[str, Any], tensors: dict[str, Tensor]) -> Op:
     if item["kind"] == "placeholder":
         op: Op = Placeholder(tensor, item["constant"])
     else:
+        known = tensors | {tensor.name: tensor}
         axes = tuple(_axis_from_json(a, tensors) for a in item["axes"])
-        op = Compute(tensor, axes, expr_from_json(item["body"], tensors))
+        op = Compute(tensor, axes, expr_from_json(item["body"], known))
     tensors[tensor.name] = tensor
     return op

@@ -7,7 +7,8 @@
     dag = ComputeDAG((a, b, c), ("c",))
 
 Every Compute writes one element of its tensor per point of its axes; axis extents are the tensor's
-shape. `ComputeDAG.key` identifies the computation whatever its tensors and axes are called.
+shape. One that reads earlier elements of itself is a scan: its elements come one after the other.
+`ComputeDAG.key` identifies the computation whatever its tensors and axes are called.
 """
 
 from __future__ import annotations
@@ -93,6 +94,21 @@ class Compute:
         return [*loads(self.body), *(x for limit in self.limits.values() for x in loads(limit))]
 
     @cached_property
+    def scanned(self) -> int | None:
+        """Of a computation that reads elements of itself: the number of its leading axes along
+        which it does not, so that these parts do not depend on one another. None for others.
+
+        Its elements come one after the other, the last axis fastest; `body` may read earlier ones.
+        """
+        own = [x for x in self.reads if x.tensor.name == self.name]
+        if not own:
+            return None
+        for n, axis in enumerate(self.axes):
+            if any(x.indices[n] != axis.var for x in own):
+                return n
+        return len(self.axes)
+
+    @cached_property
     def limits(self) -> dict[str, Expr]:
         """The limits of the spatial axes that have one, by axis."""
         return {a.name: a.limit for a in self.axes if a.limit is not None}
@@ -143,6 +159,8 @@ class ComputeDAG:
                 if not isinstance(load, Load):
                     continue
                 known = self._by_name.get(load.tensor.name)
+                if load.tensor.name == op.name and op.scanned is not None:
+                    continue
                 if known is None or (isinstance(known, Compute) and known.name not in seen):
                     raise ValueError(f"{op.name} reads {load.tensor.name} before it is defined")
             seen.add(op.name)
@@ -167,7 +185,8 @@ class ComputeDAG:
 
     def consumers(self, name: str) -> tuple[Compute, ...]:
         """Computations that read tensor `name`."""
-        return tuple(c for c in self.computes if any(x.tensor.name == name for x in c.reads))
+        others = (c for c in self.computes if c.name != name)
+        return tuple(c for c in others if any(x.tensor.name == name for x in c.reads))
 
     @cached_property
     def flops(self) -> int:
@@ -210,7 +229,8 @@ def anonymous(dag: ComputeDAG) -> ComputeDAG:
         tensor = Tensor(f"t{n}", op.tensor.shape, op.tensor.dtype)
         if isinstance(op, Compute):
             names = [a.name for a in op.axes + op.reduce_axes]
-            ops.append(rename(op, tensor, {a: f"i{k}" for k, a in enumerate(names)}, tensors))
+            known = tensors | {op.name: tensor}
+            ops.append(rename(op, tensor, {a: f"i{k}" for k, a in enumerate(names)}, known))
         else:
             ops.append(Placeholder(tensor, op.constant))
         tensors[op.name] = tensor

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -141,10 +142,37 @@ def _compute(op: Compute, values: Env) -> Array:
 
 
 def _all_points(op: Compute, values: Env) -> Array:
+    if op.scanned is not None:
+        return _scanned(op, op.scanned, values)
     if not isinstance(op.body, Reduce):
         return _pointwise(op, values)
     product = _contraction(op, op.body, values)
     return product if product is not None else _reduce(op, op.body, values)
+
+
+def _scanned(op: Compute, n_apart: int, values: Env) -> Array:
+    """Elements one after the other, those of parts that do not depend on one another at once."""
+    record = DTYPES[op.tensor.dtype]
+    out = np.full(op.tensor.shape, math.nan if record.is_float else 0, _computed(record.name))
+    known = {**values, op.name: out}
+    for at in np.ndindex(op.tensor.shape[n_apart:]):
+        axes = op.axes[n_apart:]
+        here: dict[str, Expr] = {a.name: idx(i) for a, i in zip(axes, at, strict=True)}
+        whole = (*op.axes[:n_apart], *(Axis(a.name, 1) for a in axes))
+        body = simplify(substitute(op.body, here))
+        if isinstance(body, Reduce):
+            limited = (a if a.limit is None else _at(a, here) for a in body.axes)
+            body = replace(body, axes=tuple(limited))
+        tensor = Tensor(f"{op.name}'", tuple(a.extent for a in whole), op.tensor.dtype)
+        element = _all_points(Compute(tensor, whole, body), known)
+        out[(..., *at)] = element.reshape(op.tensor.shape[:n_apart])
+    return out
+
+
+def _at(axis: Axis, indices: Mapping[str, Expr]) -> Axis:
+    """A ragged axis where some indices are known."""
+    assert axis.limit is not None
+    return replace(axis, limit=substitute(axis.limit, dict(indices)))
 
 
 def _pointwise(op: Compute, values: Env) -> Array:

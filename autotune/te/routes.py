@@ -9,11 +9,11 @@ place (see `loopir.nests`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
-from autotune.te.arith import Ranges, bounds
+from autotune.te.arith import Ranges, bounds, linear
 from autotune.te.expr import (
     BOOL,
     INDEX,
@@ -21,6 +21,7 @@ from autotune.te.expr import (
     Compare,
     Const,
     Expr,
+    Load,
     Reduce,
     Select,
     Var,
@@ -30,6 +31,8 @@ from autotune.te.expr import (
     identity,
     is_guard,
     loads,
+    map_expr,
+    minimum,
     select,
     variables,
 )
@@ -38,11 +41,13 @@ from autotune.te.expr import (
 @dataclass(frozen=True, slots=True)
 class Route:
     """`places`: of the routed axes by name. `guard`: where there are places at all, by loop
-    indices. `term`: the reduced one there."""
+    indices and by what is loaded with those of terms. `term`: the reduced one there. `ends`: how
+    far axes that are reduced go."""
 
     places: Mapping[str, Expr]
     guard: Expr
     term: Expr
+    ends: Mapping[str, Expr]
 
     @property
     def given(self) -> frozenset[str]:
@@ -61,13 +66,36 @@ def route(reduction: Reduce, axes: tuple[Axis, ...]) -> Route | None:
         places = _places(reduction, axes, conditions)
         if places:
             rest = [c for c in conditions if not _tells(c, places)]
-            left = select(_all(rest), term.a, term.b)
-            return Route(places, _all(guards), left)
-        if not is_guard(term):
+            terms = {a.name for a in reduction.axes}
+            guards += [c for c in rest if variables(c) <= terms]
+            left = select(_all([c for c in rest if c not in guards]), term.a, term.b)
+            return Route(places, _all(guards), left, _ended(guards, terms))
+        if not (is_guard(term) or is_known(term.cond)):
             return None
-        guards.append(term.cond)
+        guards += conditions
         term = term.a
     return None
+
+
+def is_known(cond: Expr) -> bool:
+    """Whether a condition depends on indices, and on elements at fixed places, alone."""
+    return not any(variables(x) for x in loads(cond))
+
+
+def _ends(cond: Expr, terms: Collection[str]) -> bool:
+    """Whether a condition ends the loop over a reduced axis."""
+    match cond:
+        case Compare(op="lt", a=Var(name=name), b=b):
+            return name in terms and not variables(b)
+    return False
+
+
+def _ended(guards: list[Expr], terms: Collection[str]) -> dict[str, Expr]:
+    found: dict[str, Expr] = {}
+    for c in guards:
+        if isinstance(c, Compare) and isinstance(c.a, Var) and _ends(c, terms):
+            found[c.a.name] = minimum(found[c.a.name], c.b) if c.a.name in found else c.b
+    return found
 
 
 def _all(conditions: list[Expr]) -> Expr:
@@ -80,13 +108,30 @@ def _places(reduction: Reduce, axes: tuple[Axis, ...], conditions: list[Expr]) -
     extents = {a.name: a.extent for a in axes}
     ranges = {a.name: (0, a.extent - 1) for a in (*axes, *reduction.axes)}
     found: dict[str, Expr] = {}
+    numbers = dict(_numbers(axes))
+    ranges |= {f"number of {x.tensor.name}": (0, most) for x, most in numbers.items()}
+
+    def known(e: Expr) -> Expr | None:
+        is_number = isinstance(e, Load) and e in numbers
+        return Var(f"number of {e.tensor.name}") if is_number and isinstance(e, Load) else None
+
     for c in conditions:
         match c:
             case Compare(op="eq", a=place, b=Var(name=name)) if name in extents:
-                if loads(place) and _is_inside(place, ranges, extents[name]):
+                if loads(place) and _is_inside(map_expr(place, known), ranges, extents[name]):
                     found.setdefault(name, place)
     given = frozenset[str]().union(*map(variables, found.values()))
     return {} if given & found.keys() else found
+
+
+def _numbers(axes: tuple[Axis, ...]) -> Iterator[tuple[Load, int]]:
+    """The numbers that the limits of axes follow, and the most that each can be."""
+    for a in axes:
+        form = linear(a.limit) if a.limit is not None else None
+        if form is not None and len(form.terms) == 1:
+            ((atom, factor),) = form.terms
+            if isinstance(atom, Load) and factor > 0:
+                yield atom, (a.extent - form.const) // factor
 
 
 def _tells(condition: Expr, places: Mapping[str, Expr]) -> bool:

@@ -182,7 +182,7 @@ class _Lifting:
     def _hints(self, op: Compute, extents: Mapping[str, Vector]) -> dict[str, list[Dim]]:
         """How operands are split along axes that go through all of a dimension."""
         found: dict[str, list[Dim]] = {}
-        for load in op.reads:
+        for load in (x for x in op.reads if x.tensor.name != op.name):
             for index, dim in zip(load.indices, self.dims[load.tensor.name], strict=True):
                 if isinstance(index, Var) and index.name in extents:
                     whole = [self.of.points.vector(part) for part in dim]
@@ -220,11 +220,13 @@ class _Split:
     def lifted(self, ops: Sequence[Compute]) -> Compute:
         """The computation for all numbers. Raises NotFollowed."""
         first, dims = ops[0], self.lifting.dims
+        own = dims[first.name] = tuple(self.parts[a.name] for a in first.axes)
+        tensor = at_most(first.name, own, first.tensor.dtype, self.points)
         is_split = any(len(dim) > 1 for dim in self.parts.values()) or any(
             len(dim) > 1 for op in ops[:1] for x in op.reads for dim in dims[x.tensor.name]
         )
         apart = self._apart if is_split else (lambda e, n: e)
-        tensors = {op.name: op.tensor for op in self.lifting.ops}
+        tensors = {op.name: op.tensor for op in self.lifting.ops} | {first.name: tensor}
         merger = Merger(self.points, self.lifting.of.atoms, tensors)
         axes = tuple(a for axis in first.axes for a in self._axes(axis))
         body = first.body
@@ -233,9 +235,6 @@ class _Split:
             result: Expr = merger.inside(self._elements(found), axes)
         else:
             result = self._reduced(ops, merger, apart, axes)
-        own = tuple(self.parts[a.name] for a in first.axes)
-        dims[first.name] = own
-        tensor = at_most(first.name, own, first.tensor.dtype, self.points)
         ends = {a.name: a.limit for a in first.axes if all(a in op.axes for op in ops)}
         limited = tuple(
             replace(a, limit=ends.get(a.name) if part.is_static else part.expr)

@@ -6,7 +6,7 @@ be what it is elsewhere, so that number is 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -28,6 +28,7 @@ from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
 from autotune.graph.subgraph import undefined
+from autotune.graph.written import WrittenLengths
 
 HINT = "give that dimension one size, or sizes in steps (a multiple of 2, 4, 8, …)"
 _FEW = 64
@@ -45,6 +46,8 @@ class ImportedModel:
     graph: Graph
     stored: Graph
     halves: Mapping[str, str]
+    written: Mapping[str, str] = field(default_factory=dict)
+    """The tensor of each number that an operator writes, by its name."""
 
     def sharing(self, first: ImportedModel) -> ImportedModel:
         """The same with the constants of `first` where they are equal, whose memory is free."""
@@ -84,12 +87,28 @@ class LengthModel(Protocol):
 
 
 @dataclass(frozen=True)
+class Written:
+    """The lengths that operators of a model write: their mosts and the tensors of their numbers, by
+    name. `shortened`, `fixed`: see `WrittenLengths`."""
+
+    mosts: Mapping[str, int]
+    tensors: Mapping[str, str]
+    shortened: Mapping[str, int]
+    fixed: Collection[str]
+
+    def at(self, numbers: Mapping[str, int]) -> WrittenLengths:
+        """To read the model for these numbers."""
+        return WrittenLengths(lambda name, most: numbers[name], self.shortened, self.fixed)
+
+
+@dataclass(frozen=True)
 class OpenModel:
     """A model whose inputs have lengths: `dims` by their names."""
 
     bound: BoundModel
     dims: Mapping[str, Extents]
     precision: str
+    written: Written | None = None
     read: dict[object, Graph | ModelError] = field(default_factory=dict, compare=False, repr=False)
     """As it was read at some numbers, where that was asked for before."""
 
@@ -97,7 +116,8 @@ class OpenModel:
     def mosts(self) -> dict[str, int]:
         """The most of each number."""
         lengths = (e for shape in self.dims.values() for e in shape if isinstance(e, Length))
-        return {length.name: length.most for length in lengths}
+        own = {length.name: length.most for length in lengths}
+        return own | dict(self.written.mosts if self.written else {})
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers."""
@@ -105,7 +125,8 @@ class OpenModel:
         graph = self._with_open_steps(graph)
         stored = named(partial(prepare, graph, PRECISIONS[self.precision]))
         require_supported(stored, undefined)
-        return ImportedModel(light(graph), stored, model.halves)
+        tensors = self.written.tensors if self.written else {}
+        return ImportedModel(light(graph), stored, model.halves, tensors)
 
     def _with_open_steps(self, graph: Graph) -> Graph:
         """Recurrent operators whose steps follow a length have nodes for the most of them."""
@@ -119,7 +140,8 @@ class OpenModel:
         """The file at these numbers, and its graph. Raises ModelError."""
         shapes = {name: at(extents, numbers) for name, extents in self.dims.items()}
         model = named(partial(self.bound.load, shapes))
-        return model, named(partial(import_graph, model, self.bound.operators))
+        written = self.written.at(numbers) if self.written else None
+        return model, named(partial(import_graph, model, self.bound.operators, written))
 
     def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
         """The least numbers from which on the model is what `graphs` are at the points.

@@ -39,6 +39,7 @@ from autotune.graph.lengths.numbers import (
     told_at,
     uneven,
 )
+from autotune.graph.lengths.writing import written_in
 from autotune.graph.network import Network, Port, as_stated, assembled, named
 from autotune.graph.operators.state import APPEND
 from autotune.graph.partition import Group, partition
@@ -58,7 +59,8 @@ def lifted_network(
     NotLifted, which names the node, where something does not follow a number evenly; other errors:
     see `network.build_network`.
     """
-    model = OpenModel(bound if bound.parted else bound.held(), dims, precision)
+    held = bound if bound.parted else bound.held()
+    model = OpenModel(held, dims, precision, written_in(held, dims))
     for name, extent in ((n, e) for n, shape in dims.items() for e in shape):
         if isinstance(extent, Length) and model.mosts[extent.name] != extent.most:
             raise ValueError(f"'{extent.name}' has two mosts, one of them in input '{name}'")
@@ -119,22 +121,28 @@ class _Lifter:
             self.layouts[name] = layout_of(self._input_dims(name))
         values, groups = plan_storage(self.first, partition(self.first), self._computed())
         copies = _Copies(self, groups)
-        self.ports = {name: _unused(f"length.{name}", values) for name in self.points.most}
+        written = self.imports[0].written
+        self.ports = {
+            name: written.get(name) or _unused(f"length.{name}", values)
+            for name in self.points.most
+        }
         subgraphs = [self._subgraph(group, copies) for group in groups]
         joined = list(joined_groups(self.first, groups, partial(self._alternative, copies)))
-        numbers = self.ports.values()
-        values |= {v: Activation(v, (1,), INDEX, (1,)) for v in numbers}
+        given = {n: v for n, v in self.ports.items() if n not in written}
+        values |= {v: Activation(v, (1,), INDEX, (1,)) for v in given.values()}
         network = assembled(subgraphs, joined, values)
         limits = index_limits(self.first)
         graph = self.imports[0].graph
-        hidden = tuple(
-            Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in self.ports.items()
-        )
+        hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in given.items())
         return replace(
             network,
             inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
-            outputs=tuple(self._port(n, graph, {}) for n in graph.outputs),
-            lengths=self.ports,
+            outputs=(
+                *(self._port(n, graph, {}) for n in graph.outputs if n not in written.values()),
+                *(Port(f"length.{n}", (1,), INDEX, v) for n, v in written.items()),
+            ),
+            lengths=given,
+            written={n: f"length.{n}" for n in written},
         )
 
     # --- pairs of nodes ---
@@ -358,7 +366,8 @@ class _Lifter:
         ((name, factor),) = dim[0].factors
         if factor < 1:
             return None
-        return Length(name, self.points.most[name], factor, dim[0].offset, self.leasts[name])
+        least = 0 if name in self.imports[0].written else self.leasts[name]
+        return Length(name, self.points.most[name], factor, dim[0].offset, least)
 
 
 class _Copies:

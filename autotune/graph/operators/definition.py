@@ -70,6 +70,10 @@ class Scope:
         self.ops.append(op)
         return op.tensor
 
+    def named(self, role: str) -> str:
+        """A name for a tensor that is none of those so far."""
+        return self._name(role)
+
     def take_copy(self, x: Tensor) -> Compute | None:
         """The computation of `x` where it only permutes another tensor; it is then forgotten."""
         op = next((o for o in self.ops if o.name == x.name), None)

@@ -30,10 +30,12 @@ from autotune.graph.operators import (
     scatter,
     small_types,
     state,
+    suppression,
     top_k,
     trees,
     user_operators,
     weight_only,
+    written_lengths,
 )
 from autotune.graph.operators.definition import UNKNOWN, Operator
 
@@ -41,7 +43,7 @@ FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
     *(quantisation, integer_products, weight_only, integer_blocks, block_quantised),
-    *(lookup, small_types, trees),
+    *(lookup, small_types, trees, written_lengths, suppression),
     *(cumulative_sum, top_k, recurrent, folded, state, decoders, user_operators),
 )
 

@@ -29,6 +29,7 @@ from autotune.graph.operators.user_operators import (
     defined,
     own_operators,
 )
+from autotune.graph.operators.writers import WRITTEN
 from autotune.graph.reader.compositions import COMPOSITIONS, is_old
 from autotune.graph.reader.draws import Draws
 from autotune.graph.reader.functions import has_body
@@ -39,6 +40,7 @@ from autotune.graph.reader.opsets import schema_of
 from autotune.graph.reader.unfolding import CONTROL, Unfolding, is_unfolded
 from autotune.graph.refusals import Refusals
 from autotune.graph.rewriter import Rewriter
+from autotune.graph.written import WrittenLengths
 
 
 class ImportEngine:
@@ -49,10 +51,13 @@ class ImportEngine:
     tensors, and tensors without elements.
     """
 
-    def __init__(self, graph: Graph, operators: UserOperators) -> None:
+    def __init__(
+        self, graph: Graph, operators: UserOperators, written: WrittenLengths | None = None
+    ) -> None:
         self.operators = operators
         self.growing: Growing | None = None
         self.editor = Editor(graph)
+        self.editor.written = written
         self.budget = ImportBudget(graph.constants.values())
         self.unfold = Unfolding(self.editor, self.budget)
         self.infer = Inference(self.editor)
@@ -74,6 +79,9 @@ class ImportEngine:
             self.take(node)
         self.refusals.check(graph.outputs, self.editor.nodes)
         self._require_outputs()
+        if self.editor.written is not None:
+            numbers = tuple(self.editor.written.tensors.values())
+            self.editor.graph = replace(graph, outputs=(*graph.outputs, *dict.fromkeys(numbers)))
         return self.editor.build()
 
     def _require_outputs(self) -> None:
@@ -145,6 +153,11 @@ class ImportEngine:
     def _replaced(self, node: Node) -> list[Node] | None:
         """What a user's operator or a function is, or an operator of another opset; else None."""
         operator, nodes = self._operator(node), None
+        rule = WRITTEN.get(node.op) if self.editor.written and node.opset == OPSET else None
+        if rule is not None and operator is None:
+            nodes = self.unfold.rewritten(node, rule)
+            if nodes is not None:
+                return nodes
         if isinstance(operator, Composition) and not is_old(node):
             nodes = self.unfold.composed(node, operator.rewrite)
         elif operator is not None and not isinstance(operator, Composition):

@@ -19,6 +19,7 @@ from autotune.graph.reader.growth import Growth, grown_graph, sharing_buffers
 from autotune.graph.reader.import_engine import ImportEngine
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of
 from autotune.graph.reader.onnx_reader import OnnxModel
+from autotune.graph.written import WrittenLengths
 
 _WITHOUT = (
     "compile it without `capacity`, at each length that you need (`dims`): there ONNX Runtime may "
@@ -26,16 +27,21 @@ _WITHOUT = (
 )
 
 
-def import_graph(model: OnnxModel, operators: UserOperators | None = None) -> Graph:
+def import_graph(
+    model: OnnxModel,
+    operators: UserOperators | None = None,
+    written: WrittenLengths | None = None,
+) -> Graph:
     """Nodes, constants and types of a model. Raises ModelError where a shape stays unknown.
 
     Folds constants: shapes that nodes compute from shapes are then known. `operators`: those of a
-    user, see `user_operators`.
+    user, see `user_operators`. `written`: lengths that operators write, whose numbers are more
+    outputs; None: there may be none.
     """
     functions = functions_of(model.proto)
     check_calls(functions)
     graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
-    graph = ImportEngine(separate_outputs(graph), operators or {}).run()
+    graph = ImportEngine(separate_outputs(graph), operators or {}, written).run()
     _require_types(graph)
     return graph
 

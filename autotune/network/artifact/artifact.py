@@ -112,7 +112,8 @@ class Endpoint:
     that of the user's array; the elements that kernels read and write are `stored`, which is
     float32 for half precision (float16, bfloat16) and for float8, and a byte for integers of less,
     unless kernels take it as it `is_native`. `extents`: of one with lengths; `shape` and `window`
-    are those of the longest.
+    are those of the longest. `written`: of an output some of whose lengths the network writes;
+    then its first elements count.
     """
 
     name: Text
@@ -124,6 +125,7 @@ class Endpoint:
     limit: Annotated[int, within(1, MOST), REQUIRED] = 2
     is_native: Annotated[bool, Holds(bool, "true"), LEFT_OUT] = False
     extents: Annotated[tuple[_Extent, ...], LEFT_OUT] = ()
+    written: Annotated[tuple[_Extent, ...], LEFT_OUT] = ()
 
     def at(self, numbers: Mapping[str, int]) -> Endpoint:
         """The port for these numbers: a window of the memory of the longest."""
@@ -131,7 +133,11 @@ class Endpoint:
             return self
         shape = at(self.extents, numbers)
         strides = self.window[1] if self.window else dense(self.shape)
-        return replace(self, shape=shape, window=(shape, strides), extents=())
+        written = tuple(
+            w if isinstance(e, int) else n
+            for w, e, n in zip(self.written, self.extents, shape, strict=False)
+        )
+        return replace(self, shape=shape, window=(shape, strides), extents=(), written=written)
 
     @property
     def stored(self) -> str:
@@ -189,7 +195,8 @@ class Artifact:
     for other shapes of its inputs, over the same `constants` (the same array). `constant_kinds`:
     bytes of constants by `layout.KINDS`, known only where it was compiled. `state`: of a model that
     has some; its variants take different numbers of new places. `lengths`: see `Network`; the
-    inputs that hold numbers are none of the model's own. `works`: what tasks do at least, by key.
+    inputs that hold numbers are none of the model's own, nor are outputs that hold `written` ones.
+    `works`: what tasks do at least, by key.
     """
 
     name: _PathText
@@ -220,12 +227,19 @@ class Artifact:
     state: Annotated[StateInfo | None, LEFT_OUT] = None
     lengths: Annotated[Mapping[Text, Text], LEFT_OUT] = field(default_factory=dict)
     works: Annotated[Mapping[Text, tuple[Work, ...]], LEFT_OUT] = field(default_factory=dict)
+    written: Annotated[Mapping[Text, Text], LEFT_OUT] = field(default_factory=dict)
 
     @property
     def own_inputs(self) -> tuple[Endpoint, ...]:
         """The inputs that a caller gives."""
         hidden = set(self.lengths.values())
         return tuple(end for end in self.inputs if end.name not in hidden)
+
+    @property
+    def own_outputs(self) -> tuple[Endpoint, ...]:
+        """The outputs that a caller gets."""
+        hidden = set(self.written.values())
+        return tuple(end for end in self.outputs if end.name not in hidden)
 
     def at(self, numbers: Mapping[str, int]) -> Artifact:
         """The artifact as one for these numbers, whose ports are `own_inputs` alone."""
@@ -285,7 +299,9 @@ class Artifact:
         """Facts that the machine code of a network relies on: addresses, sizes, kernels, entry."""
         manifest = self.manifest()
         kernels = [(kernel.symbol, kernel.extent) for kernel in self.kernels]
-        found = {name: manifest[name] for name in (*_BOUND, "lengths") if name in manifest}
+        found = {
+            name: manifest[name] for name in (*_BOUND, "lengths", "written") if name in manifest
+        }
         return found | {"kernels": kernels}
 
 
@@ -363,7 +379,7 @@ def require_features(target: Target, what: str) -> None:
 
 OF_VARIANT = ("inputs", "outputs", "kernels", "arena_bytes", "n_bases", "max_error", "entry")
 """Fields of a manifest that are others for every shape; all else is the same."""
-OWN = ("state", "lengths")
+OWN = ("state", "lengths", "written")
 """Fields that variants may have as well, where they have others than the first one."""
 
 
@@ -379,5 +395,5 @@ def joined(manifests: Sequence[Json]) -> dict[str, Any]:
     for variant, manifest in zip(variants, manifests, strict=True):
         for name in OWN:
             if manifest.get(name) != shared.get(name):
-                variant[name] = manifest.get(name, {} if name == "lengths" else None)
+                variant[name] = manifest.get(name, None if name == "state" else {})
     return shared | {"variants": variants}

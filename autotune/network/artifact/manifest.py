@@ -48,6 +48,7 @@ _OPTIONAL = {
     "stored": "its tasks with records of a store cannot be",
     "state": "its state cannot be",
     "lengths": "its lengths cannot be",
+    "written": "the lengths that it writes cannot be",
 }
 
 
@@ -74,6 +75,7 @@ def require_network(manifest: Json) -> None:
     _require_state(found.get("state"), found["inputs"], found["outputs"])
     lengths: Mapping[str, str] = found.get("lengths", {})
     _require_lengths(lengths, found.get("state"), found["inputs"], found["outputs"])
+    _require_written(found.get("written", {}), lengths, found["inputs"], found["outputs"])
     for port in (*found["inputs"], *found["outputs"]):
         if port.window is not None:
             _require_inside(port, found["arena_bytes"], bound)
@@ -250,7 +252,7 @@ def _require_lengths(
         found = [e for e in port.extents if isinstance(e, Length)]
         spans = [(e.name, (e.least, e.most)) for e in found]
         known = all(
-            n in lengths and bounds.setdefault(n, s) == s and s[0] <= s[1] for n, s in spans
+            n in lengths and bounds.setdefault(n, s) == s and 1 <= s[0] <= s[1] for n, s in spans
         )
         require(known, f"'{port.name}' follows a number that is not known")
         if port.extents:
@@ -258,6 +260,26 @@ def _require_lengths(
     told = {e.name for p in inputs for e in p.extents if isinstance(e, Length)}
     told |= {name for name, port in lengths.items() if state and port == state.filled}
     require(told >= lengths.keys(), "no input tells a number")
+
+
+def _require_written(
+    written: Mapping[str, str],
+    lengths: Mapping[str, str],
+    inputs: Sequence[Endpoint],
+    outputs: Sequence[Endpoint],
+) -> None:
+    """Whether outputs tell the numbers that others follow."""
+    made = {port.name: port for port in outputs}
+    is_apart = written.keys().isdisjoint(lengths) and len({*written.values()}) == len(written)
+    require(is_apart and {*written.values()} <= made.keys(), "a number of it is no output")
+    for port in (made[name] for name in written.values()):
+        is_number = (port.dtype, port.shape, port.extents) == ("int64", (1,), ())
+        require(is_number and not port.written, f"'{port.name}' is no number")
+    require(not any(port.written for port in inputs), "an input has a length that it writes")
+    for port in outputs:
+        names = {e.name for e in port.written if isinstance(e, Length)}
+        is_so = not port.written or longest(port.written) == port.shape
+        require(is_so and names <= {*written, *lengths}, f"'{port.name}' has other lengths")
 
 
 def _require_extents(port: Endpoint, ones: Mapping[str, int]) -> None:

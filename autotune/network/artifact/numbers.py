@@ -101,7 +101,7 @@ def numbers_of_dims(
 
 def extents_text(port: Endpoint) -> str:
     """`1, sequence, 768`: the dimensions of a port."""
-    return ", ".join(map(str, port.extents or port.shape))
+    return ", ".join(map(str, port.written or port.extents or port.shape))
 
 
 def _number(port: Endpoint, axis: int, given: int, length: Length) -> int:

@@ -46,12 +46,15 @@ def evaluate_network(network: Network, inputs: Mapping[str, Array]) -> dict[str,
         target, name = window(port), hidden.get(port.name)
         array = inputs[port.name] if name is None else np.array([numbers[name]])
         target[...] = array.reshape(target.shape)
+    numbers = dict(numbers)
     for call in network.calls:
         arrays = {p: view(value) for p, value in call.inputs.items()} | dict(call.constants)
         results = evaluate(network.tasks[call.task], arrays)
         for name, value in call.outputs.items():
             target = view(value)
             target[...] = results[name].reshape(target.shape)
+    values = {port.name: port.value for port in network.outputs}
+    numbers |= {name: view(values[port]).item() for name, port in network.written.items()}
     return {p.name: _user(window(p), p, numbers) for p in network.outputs}
 
 

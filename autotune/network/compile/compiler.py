@@ -147,6 +147,7 @@ def _artifact(
         state=network.state,
         lengths=dict(network.lengths),
         works=works_of(network, target),
+        written=dict(network.written),
     )
 
 

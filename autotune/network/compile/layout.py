@@ -17,6 +17,7 @@ from autotune.codegen.memory import aligned
 from autotune.codegen.pack import pack
 from autotune.dtypes import stored_dtype
 from autotune.errors import CodegenError
+from autotune.extent import Extents, Length
 from autotune.graph.network import Network, Port, TaskCall
 from autotune.loopir.nodes import Buffer, Kernel, Packing, Program
 from autotune.network.artifact.artifact import Endpoint, KernelInfo
@@ -200,12 +201,21 @@ class NetworkLayout:
         window = None
         if self.owners.get(place.root) != port.name:
             window = place.shape, place.strides
-            if port.extents:  # lengths are in the port's own dimensions
+            if self._extents(port)[0]:  # lengths are in the port's own dimensions
                 window = shape, fold_strides(*window, shape)
         where = at.base, at.offset, window
-        return Endpoint(
-            port.name, shape, port.dtype, *where, port.limit, is_native, tuple(port.extents)
+        given, written = self._extents(port)
+        return Endpoint(port.name, shape, port.dtype, *where, port.limit, is_native, given, written)
+
+    def _extents(self, port: Port) -> tuple[Extents, Extents]:
+        """The extents of a port by the lengths of inputs, the others at their most; and all of them
+        where the network writes one."""
+        written = self.network.written
+        known = tuple(
+            e.longest if isinstance(e, Length) and e.name in written else e for e in port.extents
         )
+        given = known if any(isinstance(e, Length) for e in known) else ()
+        return given, tuple(port.extents) if known != tuple(port.extents) else ()
 
     def _pointer(self, place: StoragePlace) -> Pointer:
         if place.root in self.slots:

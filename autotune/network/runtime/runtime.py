@@ -26,6 +26,7 @@ from autotune.brief import cut
 from autotune.codegen.memory import Recycled
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
+from autotune.extent import at
 from autotune.graph.ragged.packing import NUMBER
 from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
@@ -149,8 +150,9 @@ class Model:
 
     @property
     def output_info(self) -> tuple[Endpoint, ...]:
-        """Name, shape and dtype of every output; with lengths the longest shape, and `extents`."""
-        return self.artifact.outputs
+        """Name, shape and dtype of every output; with lengths the longest shape, and `extents`, or
+        `written` where data decide."""
+        return self.artifact.own_outputs
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -181,6 +183,11 @@ class Model:
         model: Model = self
         if self._mask:
             inputs = self._with_places(inputs)
+        if self.artifact.written and out is not None:
+            raise UsageError(
+                f"the sizes of outputs of '{self.artifact.name}' are decided by data",
+                "leave out `out`",
+            )
         if self._sizes is not None:
             model = self._sizes.of(inputs)
         elif self._choice is not None:
@@ -192,8 +199,20 @@ class Model:
         if model._direct is not None:
             found = model._direct(inputs, out)
             if found is not None:
-                return found
-        return model._call(model._named(inputs), out)
+                return model._fronts(found) if model.artifact.written else found
+        found = model._call(model._named(inputs), out)
+        return model._fronts(found) if model.artifact.written else found
+
+    def _fronts(self, found: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs as far as their lengths say that are among them."""
+        artifact = self.artifact
+        numbers = {name: found[port].item() for name, port in artifact.written.items()}
+        fronts = {}
+        for end in artifact.own_outputs:
+            array = found[end.name]
+            part = tuple(map(slice, at(end.written, numbers)))
+            fronts[end.name] = array[part] if part else array
+        return fronts
 
     def run_ragged(self, rows: Rows) -> dict[str, Any]:
         """Outputs of rows of different lengths, of a model that was compiled with `ragged`.

@@ -88,7 +88,7 @@ def n_parts_of_state(op: Compute) -> int:
     is_over_state = body is not None and any(
         prefixes(e.cond) for e in walk(body) if isinstance(e, Select)
     )
-    if not is_over_state or not reuses(op) or len(op.reduce_axes) != 1:
+    if not is_over_state or not reuses(op) or len(op.reduce_axes) != 1 or ragged_axes(op):
         return 1
     extent = op.reduce_axes[0].extent
     most = extent // PLACES_OF_A_PART if _count(op.axes) <= MOST_RESULTS_IN_PARTS else 1

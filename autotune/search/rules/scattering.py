@@ -1,4 +1,4 @@
-"""⑥ Scattered reductions: one term after the other, each added where it belongs.
+"""⑥ Scans, and scattered reductions, each term of which is added where it belongs.
 
     parallel  axes that the places depend on, further ones, vectors of the innermost axis
       the terms, in their order
@@ -19,6 +19,17 @@ from autotune.target import Target
 _VECTORS = (1, 2, 4, 8)
 _BESIDE = (16, 64, 256)
 """Elements that each have a place of their own and are added for one term."""
+
+
+def scan_in_order(p: Partial, name: str, target: Target) -> list[Partial] | None:
+    """A stage that reads itself: one element after the other, parts of their own in parallel."""
+    stage = p.state[name]
+    n_apart = stage.op.scanned
+    if n_apart is None or stage.attach:
+        return None
+    if n_apart:
+        p = p.add(Parallel(name, n_apart))
+    return [p.add(done=(name,), tags=(Tag.SCANNED,))]
 
 
 def scatter_terms(p: Partial, name: str, target: Target) -> list[Partial] | None:

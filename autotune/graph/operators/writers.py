@@ -1,0 +1,13 @@
+"""① The operators whose results have lengths that data decide: their rewrites, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autotune.graph.operators import suppression, written_lengths
+from autotune.graph.rewriter import Rewrite
+
+WRITTEN: Mapping[str, Rewrite] = {**written_lengths.RULES, **suppression.RULES}
+"""Where lengths that data decide are followed."""
+WRITERS = WRITTEN.keys() - {"Slice"}
+"""Those whose results may have such a length whatever their operands are."""

@@ -1,0 +1,155 @@
+"""Operators whose results have a length that data decide, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, shape_inference
+
+from autotune.graph.network import Network
+from autotune.network.check.evaluation import evaluate_network
+from tests.graph.lifted import lifted
+from tests.graph.onnx_models import model as untyped
+from tests.graph.onnx_models import node, onnxruntime_outputs
+
+Array = NDArray[Any]
+Feeds = Mapping[str, Array]
+
+
+def model(*given: Any, **options: Any) -> ModelProto:
+    """A model whose outputs have the types that its nodes give them."""
+    proto = untyped(*given, **options)
+    names = [x.name for x in proto.graph.output]
+    del proto.graph.output[:]
+    known = shape_inference.infer_shapes(proto).graph.value_info
+    found = {x.name: x for x in known}
+    for name in names:
+        found[name].type.tensor_type.ClearField("shape")
+        proto.graph.output.append(found[name])
+    return proto
+
+
+def assert_written(proto: ModelProto, every: Iterable[Feeds], folder: Path) -> Network:
+    """Equal in every element, in shape and dtype, to ONNX Runtime."""
+    dims = {
+        x.name: tuple(d.dim_value for d in x.type.tensor_type.shape.dim) for x in proto.graph.input
+    }
+    network = lifted(proto, dims, folder)
+    for feeds in every:
+        found, expected = evaluate_network(network, feeds), onnxruntime_outputs(proto, dict(feeds))
+        for name, want in expected.items():
+            assert (found[name].shape, found[name].dtype) == (want.shape, want.dtype)
+            np.testing.assert_array_equal(found[name], want)
+    return network
+
+
+def flags(rng: np.random.Generator, *shape: int) -> list[Feeds]:
+    return [{"x": (rng.random(shape) < p).astype(np.float32)} for p in (0.4, 0, 1)]
+
+
+@pytest.mark.parametrize("shape", [(1,), (20,), (3, 4, 5), (70, 64)])
+def test_places_that_are_not_zero(
+    shape: tuple[int, ...], rng: np.random.Generator, tmp_path: Path
+) -> None:
+    proto = model([node("NonZero", "x", "y")], {"x": shape})
+    assert_written(proto, flags(rng, *shape), tmp_path)
+
+
+def test_what_follows_has_that_length(rng: np.random.Generator, tmp_path: Path) -> None:
+    nodes = [
+        node("NonZero", "x", "places"),
+        node("Squeeze", "places first", "at"),
+        node("Gather", "x at", "taken"),
+        node("Add", "taken taken", "twice"),
+        node("Concat", "twice taken", "joined", axis=0),
+        node("Slice", "twice first four", "few"),
+        node("Mul", "few few", "squares"),
+        node("NonZero", "taken", "again"),
+    ]
+    known = {"first": np.zeros(1, np.int64), "four": np.full(1, 4, np.int64)}
+    proto = model(nodes, {"x": (20,)}, known, "at joined squares again")
+    feeds = [{"x": x * np.float32(3) for x in one.values()} for one in flags(rng, 20)]
+    network = assert_written(proto, feeds, tmp_path)
+    assert len(network.written) == 3
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_rows_that_a_computed_condition_chooses(
+    axis: int | None, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    attrs = {} if axis is None else {"axis": axis}
+    nodes = [node("Cast", "c", "holds", to=9), node("Compress", "x holds", "y", **attrs)]
+    n = 20 if axis is None else (4, 5)[axis]
+    proto = model(nodes, {"x": (4, 5), "c": (n,)})
+    feeds = [
+        {"x": rng.standard_normal((4, 5)).astype(np.float32), "c": c["x"]} for c in flags(rng, n)
+    ]
+    assert_written(proto, feeds, tmp_path)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_as_many_of_the_largest_as_data_say(
+    largest: int, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    nodes = [
+        node("Cast", "n", "k", to=7),
+        node("TopK", "x k", "best where", largest=largest),
+    ]
+    proto = model(nodes, {"x": (3, 9), "n": (1,)}, outputs="best where")
+    x = rng.integers(0, 4, (3, 9)).astype(np.float32)
+    every = [{"x": x, "n": np.full(1, n, np.float32)} for n in (1, 4, 9)]
+    assert_written(proto, every, tmp_path)
+
+
+def test_at_most_so_many_of_a_length(rng: np.random.Generator, tmp_path: Path) -> None:
+    """As detectors have it: the best of those above a threshold, 5 at most."""
+    nodes = [
+        node("NonZero", "x", "places"),
+        node("Squeeze", "places first", "at"),
+        node("Gather", "x at", "taken"),
+        node("Shape", "taken", "n"),
+        node("Concat", "n five", "both", axis=0),
+        node("ReduceMin", "both", "k", keepdims=1),
+        node("TopK", "taken k", "best where"),
+        node("Gather", "at where", "y"),
+    ]
+    known = {"first": np.zeros(1, np.int64), "five": np.full(1, 5, np.int64)}
+    proto = model(nodes, {"x": (30,)}, known, "best y")
+    x = rng.standard_normal(30).astype(np.float32)
+    few = np.where(np.arange(30) < 3, x, 0).astype(np.float32)
+    assert_written(proto, [{"x": x}, {"x": few}, {"x": 0 * x}], tmp_path)
+
+
+def suppression(batch: int, n: int, classes: int, center: int, **given: Any) -> ModelProto:
+    names = ["boxes", "scores", *(k if v is not None else "" for k, v in given.items())]
+    while not names[-1]:
+        names.pop()
+    made = node("NonMaxSuppression", "boxes scores", "y", center_point_box=center)
+    made.input[:] = names
+    known = {k: np.array([v]) for k, v in given.items() if v is not None}
+    return model([made], {"boxes": (batch, n, 4), "scores": (batch, classes, n)}, known)
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("seed", range(100))
+def test_boxes_that_no_better_one_overlaps(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    batch, n, classes = (int(rng.integers(1, most)) for most in (3, 60, 4))
+    proto = suppression(
+        *(batch, n, classes, int(rng.integers(2))),
+        most=np.int64(rng.choice([1, 3, 1000])),
+        limit=rng.choice([None, np.float32(0.2), np.float32(0.5), np.float32(0)]),
+        least=rng.choice([None, np.float32(0.3), np.float32(0.95), np.float32(2)]),
+    )
+    every = []
+    for steps in (0, 3, 1):  # ties, and boxes that are equal
+        boxes, scores = rng.random((batch, n, 4)), rng.random((batch, classes, n))
+        if steps:
+            boxes, scores = (np.round(a * steps) / steps for a in (boxes, scores))
+        every.append({"boxes": boxes.astype(np.float32), "scores": scores.astype(np.float32)})
+    assert_written(proto, every, tmp_path)
