@@ -15,7 +15,7 @@ Array = NDArray[Any]
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3, "nobody" : 1]>\n'
 
 DETECTOR = """
-detector (float[1,3,64,64] image) => (int64[n,3] selected, float[1,n,4] picked) {
+detector (float[1,3,64,64] image) => (int64[n,3] selected, float[1,m,4] picked) {
   a = Conv <pads = [1,1,1,1], strides = [2,2]> (image, w0)
   b = Relu (a)
   c = Conv <pads = [1,1,1,1]> (b, w1)
@@ -29,7 +29,8 @@ detector (float[1,3,64,64] image) => (int64[n,3] selected, float[1,n,4] picked) 
   scores = Reshape (g, by_class)
   selected = NonMaxSuppression <center_point_box = 1> (boxes, scores, most, overlap, least)
   box = Gather <axis = 1> (selected, two)
-  places = Squeeze (box, one)
+  of_classes = Squeeze (box, one)
+  places = Unique <sorted = 0> (of_classes)
   picked = Gather <axis = 1> (boxes, places)
 }"""
 

@@ -34,7 +34,11 @@ def kinds(found: Cut) -> list[bool]:
 @pytest.mark.parametrize(
     ("text", "compiled", "outside"),
     [
-        (models.DETECTOR, [True, False], ["NonMaxSuppression", "Gather", "Squeeze", "Gather"]),
+        (
+            models.DETECTOR,
+            [True, False],
+            ["NonMaxSuppression", "Gather", "Squeeze", "Unique", "Gather"],
+        ),
         (models.BRANCH, [True, False, True], ["If"]),
         (models.TREES, [True, False], ["TreeEnsembleRegressor"]),
         (models.SCALED, [True, False], ["ZipMap"]),

@@ -73,7 +73,7 @@ def test_what_follows_has_that_length(rng: np.random.Generator, tmp_path: Path) 
     ]
     known = {"first": np.zeros(1, np.int64), "four": np.full(1, 4, np.int64)}
     proto = model(nodes, {"x": (20,)}, known, "at joined squares again")
-    feeds = [{"x": x * np.float32(3) for x in one.values()} for one in flags(rng, 20)]
+    feeds = [{"x": one["x"] * np.float32(3)} for one in flags(rng, 20)]
     network = assert_written(proto, feeds, tmp_path)
     assert len(network.written) == 3
 
@@ -135,7 +135,7 @@ def suppression(batch: int, n: int, classes: int, center: int, **given: Any) -> 
     return model([made], {"boxes": (batch, n, 4), "scores": (batch, classes, n)}, known)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(100))
 def test_boxes_that_no_better_one_overlaps(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
@@ -147,7 +147,7 @@ def test_boxes_that_no_better_one_overlaps(seed: int, tmp_path: Path) -> None:
         least=rng.choice([None, np.float32(0.3), np.float32(0.95), np.float32(2)]),
     )
     every = []
-    for steps in (0, 3, 1):  # ties, and boxes that are equal
+    for steps in (0, 4, 1):  # ties, and boxes that are equal; overlaps are exact
         boxes, scores = rng.random((batch, n, 4)), rng.random((batch, classes, n))
         if steps:
             boxes, scores = (np.round(a * steps) / steps for a in (boxes, scores))
