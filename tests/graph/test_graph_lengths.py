@@ -354,3 +354,16 @@ def test_lengths_below_constant_indices_are_none(tmp_path: Path) -> None:
     )
     with pytest.raises(ModelError, match="indices of 3x1 beside 40x4"):
         lifted(proto, {"x": (Length("n", 40), 4)}, tmp_path)
+
+
+def test_the_order_of_two_lengths_is_looked_at(tmp_path: Path) -> None:
+    """At all points but one there are fewer rows than columns: of each row so many are taken."""
+    nodes = [
+        node("Relu", "x", "t"),
+        node("Shape", "x", "rows", start=0, end=1),
+        node("Slice", "t first rows second", "y"),
+    ]
+    known = {"first": integers(0), "second": integers(1)}
+    proto = model(nodes, {"x": ("batch", "sequence")}, known)
+    with pytest.raises(NotLifted):
+        lifted(proto, {"x": (Length("batch", 8), Length("sequence", 512))}, tmp_path)

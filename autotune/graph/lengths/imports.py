@@ -147,15 +147,19 @@ class OpenModel:
         """The least numbers from which on the model is what `graphs` are at the points.
 
         One, but where there are other nodes at one, other extents, or no model at all. Raises
-        NotLifted, ModelError.
+        NotLifted, ModelError. So it does where a model depends on the order of two lengths, which
+        is the same at all points as a rule: each but the longest is looked at beside the least of
+        the others.
         """
-        ones = dict.fromkeys(self.mosts, 1)
-        if self._uneven(points, graphs, ones) is None:
-            return ones
-        numbers = {name: self._least(name, points, graphs) for name in ones}
-        error = self._uneven(points, graphs, numbers)
-        if error is not None:
-            raise error
+        numbers = dict.fromkeys(self.mosts, 1)
+        if self._uneven(points, graphs, numbers) is not None:
+            numbers = {name: self._least(name, points, graphs) for name in numbers}
+        mosts = self.mosts
+        shorter = sorted(mosts, key=mosts.__getitem__)[:-1]
+        for at_least in (numbers, *(numbers | {name: mosts[name]} for name in shorter)):
+            error = self._uneven(points, graphs, at_least)
+            if error is not None:
+                raise error
         return numbers
 
     def _least(self, name: str, points: Points, graphs: Sequence[Graph]) -> int:

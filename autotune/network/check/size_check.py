@@ -90,13 +90,18 @@ def _by_size(
 def _sizes(
     possible: Mapping[str, range], asked: Mapping[Any, object], seed: int
 ) -> Iterator[Numbers]:
-    """The most, then the least, then some between, and those of a user's inputs; each once."""
+    """The most, then the least, then some between, and those of a user's inputs; each once.
+
+    Of several lengths each but the longest is at its most beside the least of the others as well:
+    the numbers that a network is made of may all have lengths in one order.
+    """
     mosts, leasts = ({name: n[at] for name, n in possible.items()} for at in (-1, 0))
+    crossed = [leasts | {name: mosts[name]} for name in sorted(mosts, key=mosts.__getitem__)[:-1]]
     rng = np.random.default_rng([seed, *mosts.values()])
     drawn = [
         {name: _between(rng, n[0], n[-1]) for name, n in possible.items()} for _ in range(_BETWEEN)
     ]
-    for key in dict.fromkeys(map(_key, (mosts, leasts, *drawn, *map(dict, asked)))):
+    for key in dict.fromkeys(map(_key, (mosts, leasts, *crossed, *drawn, *map(dict, asked)))):
         yield dict(key)
 
 
