@@ -16,7 +16,8 @@ from autotune.graph.ir import Graph
 from autotune.graph.lengths.imports import NotLifted, OpenModel
 from autotune.graph.lengths.lift import lifted
 from autotune.graph.network import Network
-from autotune.graph.ragged.packing import NUMBER, SLOTS, TOKENS, packed_graph, packed_tensors
+from autotune.graph.ragged import NUMBER, SLOTS, TOKENS
+from autotune.graph.ragged.packing import packed_graph, packed_tensors
 from autotune.graph.ragged.places import BATCH, OTHERS, SEQUENCE, Tokens
 from autotune.graph.ragged.proof import is_padding
 from autotune.graph.reader.onnx_reader import OnnxModel

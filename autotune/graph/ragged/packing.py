@@ -16,12 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node, TensorType
+from autotune.graph.ragged import SLOTS, TOKENS
 from autotune.graph.ragged.places import TokenPlaces, Tokens
 
-TOKENS, SLOTS = ".tokens", ".slots"
-"""End the names of the inputs that say where tokens are; before them is that of the mask."""
-NUMBER = "tokens"
-"""The length that is the number of tokens."""
 _PACKED = ".packed"
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import UsageError
 from autotune.extent import Length
-from autotune.graph.ragged.packing import NUMBER, SLOTS, TOKENS
+from autotune.graph.ragged import NUMBER, SLOTS, TOKENS
 from autotune.network.artifact.artifact import Endpoint
 
 Array = NDArray[Any]

@@ -27,7 +27,7 @@ from autotune.codegen.memory import Recycled
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
 from autotune.extent import at
-from autotune.graph.ragged.packing import NUMBER
+from autotune.graph.ragged import NUMBER
 from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import (
