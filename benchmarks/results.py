@@ -257,7 +257,7 @@ def _real_cells(row: Row, is_export: bool) -> list[str]:
 
 def _drop_in(rows: list[Row]) -> Iterator[str]:
     keys = ["client", "machine", "first_theirs_s", "first_ours_s", "theirs_ms", "ours_ms", "ratio"]
-    keys += ["sessions", "compiled", "shapes", "equal", "outside"]
+    keys += ["sessions", "compilations", "shapes", "equal", "outside"]
     yield markdown([key.replace("_", " ") for key in keys], _cells(rows, keys))
 
 

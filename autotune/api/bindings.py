@@ -228,15 +228,15 @@ def bind(source: Source, known: tuple[Variant, ...] = (), store: FileStore | Non
     bound = _bound(source, known, store)
     if not source.ragged:
         return bound
-    one = replace(bound, ragged=True)
-    try:
-        (variant,) = bound.variants
-        if not variant.lengths:
-            raise UsageError("a batch and a sequence have to be of any size", "")
-        return replace(one, lifted={PLAIN: (one.with_lengths(variant, PLAIN),)})
-    except (ModelError, UsageError, ValueError) as error:
-        why = getattr(error, "message", "it has several shapes")
-        return replace(bound, notes=(*bound.notes, f"rows are padded, not packed: {why}"))
+    one, (variant, *others), why = replace(bound, ragged=True), bound.variants, ""
+    if others or not variant.lengths:
+        why = "it has several shapes" if others else "a batch and a sequence have to be of any size"
+    else:
+        try:
+            return replace(one, lifted={PLAIN: (one.with_lengths(variant, PLAIN),)})
+        except (ModelError, UsageError) as error:
+            why = error.message
+    return replace(bound, notes=(*bound.notes, f"rows are padded, not packed: {why}"))
 
 
 def _bound(source: Source, known: tuple[Variant, ...], store: FileStore | None) -> Bound:

@@ -8,6 +8,7 @@ from pathlib import Path
 from autotune.codegen.relocations import WASM32
 from autotune.errors import UsageError
 from autotune.file_kinds import require_folder
+from autotune.files import open_input
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.export.library import Exported, require_whole, write_library
 from autotune.network.export.module import write_module
@@ -59,6 +60,8 @@ def export(
     require_whole(found)
     if onnx:
         require_context(found)
+        if original is not None:
+            open_input(Path(original)).close()
     elif original is not None:
         raise UsageError("a model beside the library is for ONNX Runtime alone", "add `onnx=True`")
     place = Path(folder or name)

@@ -265,3 +265,14 @@ def test_what_no_node_can_be_is_refused(tmp_path: Path) -> None:
         autotune.export(artifact, tmp_path / "out", onnx=True)
     with pytest.raises(UsageError, match="for ONNX Runtime alone"):
         autotune.export(artifact, tmp_path / "out", original=tmp_path / "m.onnx")
+    foreign = autotune.compile(model, check=False, target="wasm32").artifact
+    with pytest.raises(ArtifactError, match="WebAssembly"):
+        autotune.export(foreign, tmp_path / "out", onnx=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_its_original_nothing_is_written(tmp_path: Path) -> None:
+    artifact = autotune.compile(parsed(MODELS["halves"][0]), check=False, threads=1).artifact
+    with pytest.raises(UsageError, match=r"none\.onnx"):
+        autotune.export(artifact, tmp_path / "out", onnx=True, original=tmp_path / "none.onnx")
+    assert not (tmp_path / "out").exists()

@@ -192,6 +192,14 @@ def test_a_model_that_reads_padding_is_not_packed(tmp_path: Path) -> None:
         assert np.allclose(found, wanted, atol=2e-5)
 
 
+def test_a_runner_does_not_check_networks_over_tokens() -> None:
+    dims = {"batch": "..2", "sequence": "..4"}
+    with pytest.raises(UsageError, match="not by a runner"):
+        autotune.compile(
+            _Encoder(1, True).proto(), dims=dims, ragged=True, runner="node", target="x86-64-v3"
+        )
+
+
 @pytest.mark.slow
 def test_twelve_layers(tmp_path: Path) -> None:
     compiled = _compiled(tmp_path, 12)

@@ -176,8 +176,7 @@ def _top_k(rw: Rewriter) -> None:
     for name, dtype in zip(both_, (rw.kind(0).dtype, INDEX), strict=True):
         rw.types[name] = TensorType(rw.shape(0), dtype)
     name = next(filter(None, rw.node.outputs))
-    most = None if known is None else known
-    told(rw, *(shortened(rw, x, count, name, axis, 0, most) for x in both_))
+    told(rw, *(shortened(rw, x, count, name, axis, 0, known) for x in both_))
 
 
 def _slice(rw: Rewriter) -> None:

@@ -19,7 +19,7 @@ from autotune.errors import AutotuneError
 from autotune.graph.ir import Graph, Node, Shape, TensorType
 from autotune.graph.samples import keeps_apart
 from autotune.graph.subgraph import definition_of
-from autotune.te.expr import Load, Reduce
+from autotune.te.expr import Expr, Load, Reduce
 
 BATCH, SEQUENCE = 7, 29
 """The size at which a model is looked at."""
@@ -139,22 +139,21 @@ class Tokens:
             return True
         n = math.prod(self.graph.shape(node.output))
         sizes = [math.prod(self.graph.shape(x)) for x in node.inputs if x and self.is_open(x)]
-        return n in sizes and self._bodies(node, Load)
+        return n in sizes and _all_are(self._bodies(node), Load)
 
     def gathers_or_sums(self, node: Node) -> bool:
         """Whether a node does more than to compute elements one by one of elements."""
-        return self._bodies(node, Load) or self._has(node, Reduce)
+        bodies = self._bodies(node)
+        return _all_are(bodies, Load) or any(isinstance(body, Reduce) for body in bodies or ())
 
-    def _bodies(self, node: Node, kind: type) -> bool:
+    def _bodies(self, node: Node) -> list[Expr] | None:
+        """What the computations of a node are; None of one without a definition."""
         try:
             dag, _ = definition_of(self.graph, node)
         except AutotuneError:
-            return False
-        return all(isinstance(op.body, kind) for op in dag.computes)
+            return None
+        return [op.body for op in dag.computes]
 
-    def _has(self, node: Node, kind: type) -> bool:
-        try:
-            dag, _ = definition_of(self.graph, node)
-        except AutotuneError:
-            return False
-        return any(isinstance(op.body, kind) for op in dag.computes)
+
+def _all_are(bodies: Sequence[Expr] | None, kind: type) -> bool:
+    return bodies is not None and all(isinstance(body, kind) for body in bodies)

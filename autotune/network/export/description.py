@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from onnx import TensorProto
-
+from autotune.dtypes import DTYPES
 from autotune.network.export.interface import LibraryInterface, Tensor
 
 Kind = Literal["inputs", "outputs"]
@@ -67,17 +66,11 @@ def _table(kind: Kind, slots: Iterable[Slot]) -> Iterator[str]:
         end = slot.tensor.first
         yield f"static const int64_t told_{kind}_{n}[] = {{{', '.join(map(str, end.shape)) or 0}}};"
         rows.append(
-            f"  {{{quoted(end.name)}, {element_type(end.dtype)}, {len(end.shape)}, {slot.word}, "
+            f"  {{{quoted(end.name)}, {DTYPES[end.dtype].onnx}, {len(end.shape)}, {slot.word}, "
             f"{slot.shape}, told_{kind}_{n}}}"
         )
     rows = rows or ["  {0}"]
     yield f"static const AutotuneTensor told_{kind}[] = {{\n" + ",\n".join(rows) + "\n};"
-
-
-def element_type(dtype: str) -> int:
-    """As ONNX numbers it."""
-    names = {"float32": "FLOAT", "float64": "DOUBLE"}
-    return int(TensorProto.DataType.Value(names.get(dtype, dtype.upper())))
 
 
 def quoted(text: str) -> str:

@@ -12,12 +12,13 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
+from autotune.codegen.relocations import WASM32
+from autotune.dtypes import DTYPES
 from autotune.errors import ArtifactError
 from autotune.extent import Length
 from autotune.files import make_folder, open_input, replacing
 from autotune.graph.reader.onnx_reader import external_files
 from autotune.network.artifact.artifact import Artifact
-from autotune.network.export.description import element_type
 from autotune.network.export.interface import Tensor, interface_of
 from autotune.network.provider.library import NAME, digest_of
 from autotune.version import __version__
@@ -27,6 +28,11 @@ _IR_VERSION, _OPSET = 9, 17  # old enough for every ONNX Runtime that loads prov
 
 def require_context(artifact: Artifact) -> None:
     """Raise ArtifactError for a network that no node can be."""
+    if artifact.image.machine == WASM32.name:
+        raise ArtifactError(
+            f"'{artifact.name}' is for WebAssembly, which ONNX Runtime's providers are not",
+            "compile it for the CPU that ONNX Runtime runs on",
+        )
     if artifact.state is not None:
         raise ArtifactError(
             f"'{artifact.name}' keeps a state between calls, which no node of ONNX can",
@@ -85,7 +91,7 @@ def copied_model(model: Path, folder: Path) -> str:
 def _values(tensors: tuple[Tensor, ...]) -> list[onnx.ValueInfoProto]:
     return [
         helper.make_tensor_value_info(
-            tensor.first.name, element_type(tensor.first.dtype), _dimensions(tensor)
+            tensor.first.name, DTYPES[tensor.first.dtype].onnx, _dimensions(tensor)
         )
         for tensor in tensors
     ]
