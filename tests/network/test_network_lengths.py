@@ -152,6 +152,23 @@ def test_it_is_the_same_from_a_file_and_from_a_pickle(
     require_close(again.run(inputs), expected(network, inputs))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_takes_no_size_below_a_least_number_is_loaded_from_its_file(
+    tmp_path: Path, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    least, factor = int(rng.integers(2, 9)), int(rng.integers(1, 4))
+    offset = -int(rng.integers(factor, factor * least + 1))
+    rows = Length("rows", least + int(rng.integers(0, 9)), factor, offset, least)
+    sized_artifact((BATCH, rows)).save(tmp_path / "m.atn")
+    model, network = load(tmp_path / "m.atn"), sized_network(BATCH, rows)
+    for n in range(least, rows.most + 1):
+        if rows.at(n):
+            inputs = drawn(rng, 2, rows.at(n))
+            found, wanted = model.run(inputs), expected(network, inputs)
+            np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-5)
+
+
 def test_runs_in_a_loop_and_bound_are_the_same(
     model: Model, network: Network, rng: np.random.Generator
 ) -> None:

@@ -17,7 +17,7 @@ from autotune.codegen.elf import Region
 from autotune.codegen.link import Image
 from autotune.codegen.relocations import MACHINES, WASM32
 from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes
-from autotune.extent import Length, at, longest
+from autotune.extent import Length, longest
 from autotune.graph.state import NO_ROWS, StateInfo
 from autotune.network.artifact.artifact import (
     MOST,
@@ -256,7 +256,7 @@ def _require_lengths(
         )
         require(known, f"'{port.name}' follows a number that is not known")
         if port.extents:
-            _require_extents(port, dict.fromkeys(lengths, 1))
+            _require_extents(port)
     told = {e.name for p in inputs for e in p.extents if isinstance(e, Length)}
     told |= {name for name, port in lengths.items() if state and port == state.filled}
     require(told >= lengths.keys(), "no input tells a number")
@@ -282,9 +282,11 @@ def _require_written(
         require(is_so and names <= {*written, *lengths}, f"'{port.name}' has other lengths")
 
 
-def _require_extents(port: Endpoint, ones: Mapping[str, int]) -> None:
-    is_so = any(isinstance(e, Length) for e in port.extents) and longest(port.extents) == port.shape
-    require(is_so and min(at(port.extents, ones)) >= 0, f"'{port.name}' has other extents")
+def _require_extents(port: Endpoint) -> None:
+    spans = [e for e in port.extents if isinstance(e, Length)]
+    is_so = bool(spans) and longest(port.extents) == port.shape
+    is_so &= all(e.at(e.least) >= 0 for e in spans)
+    require(is_so, f"'{port.name}' has other extents")
     in_order = port.window is None or port.window[0] == port.shape
     require(in_order, f"'{port.name}' lies in another shape")
 
