@@ -88,6 +88,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[int], Any], str]] = {
     "logs": (int, "tests.fuzz.logs:judged"),
     "artifacts": (int, "tests.fuzz.artifacts:judged"),
     "decoders": (int, "tests.fuzz.decoders:judged"),
+    "open models": (int, "tests.fuzz.open_models:judged"),
 }
 
 

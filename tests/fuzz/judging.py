@@ -116,7 +116,7 @@ def _reference_counts(model: bytes, wanted: Sequence[Any]) -> bool:
 
 
 def _by_onnxruntime(model: bytes, feeds: Feeds) -> list[Any]:
-    session = _session(model)
+    session = oracle_session(model)
     return list(session.run(None, dict(feeds)))
 
 
@@ -125,7 +125,8 @@ def _last() -> dict[bytes, Any]:
     return {}
 
 
-def _session(model: bytes) -> Any:
+def oracle_session(model: bytes) -> Any:
+    """ONNX Runtime's session of a model, without optimisations; the last one is kept."""
     kept = _last()
     if model not in kept:
         kept.clear()
