@@ -8,16 +8,14 @@ output = await batches.infer(sample)
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
-from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from waiting import MOST_WAITING, Batcher
 
 import autotune
 
@@ -69,13 +67,14 @@ def latencies_s(variants: Mapping[int, autotune.Model]) -> dict[int, float]:
     return found
 
 
-class Batches:
-    """Computes whatever is waiting as soon as a core is free, and never waits for more.
+class Batches(Batcher[Array, Array]):
+    """Micro-batches of the sizes that a model has variants for.
 
     Raises UsageError for a model that has not one input and one output, or none for one sample.
     """
 
-    def __init__(self, model: autotune.Model) -> None:
+    def __init__(self, model: autotune.Model, most_waiting: int = MOST_WAITING) -> None:
+        super().__init__(self._inferred, self._size, most_waiting)
         by_size = {variant.input_info[0].shape[0]: variant for variant in model.variants}
         if len(model.input_info) != 1 or len(model.output_info) != 1 or 1 not in by_size:
             raise autotune.UsageError(
@@ -86,39 +85,15 @@ class Batches:
         self.model = model
         self.sample = model.input_info[0]
         self.sizes = harmless(latencies_s(by_size))
-        self.free = len(os.sched_getaffinity(0))
-        self.waiting: deque[tuple[Array, asyncio.Future[Array]]] = deque()
-        self.running: set[asyncio.Task[None]] = set()
-        self.counts: Counter[int] = Counter()
 
     async def infer(self, sample: Array) -> Array:
         """The output for one sample; neither has the dimension of the batch."""
-        answer: asyncio.Future[Array] = asyncio.get_running_loop().create_future()
-        self.waiting.append((sample, answer))
-        self._start()
-        return await answer
+        (found,) = await self.answers([sample])
+        return found
 
-    def _start(self) -> None:
-        while self.free and self.waiting:
-            size = max(size for size in self.sizes if size <= len(self.waiting))
-            taken = [self.waiting.popleft() for _ in range(size)]
-            self.free -= 1
-            self.counts[size] += 1
-            task = asyncio.create_task(self._run(taken))
-            self.running.add(task)
-            task.add_done_callback(self.running.discard)
+    def _size(self, waiting: Sequence[Array]) -> int:
+        return max(size for size in self.sizes if size <= len(waiting))
 
-    async def _run(self, taken: list[tuple[Array, asyncio.Future[Array]]]) -> None:
-        try:
-            batch = np.stack([sample for sample, _ in taken])
-            (found,) = (await self.model.run_async([batch])).values()
-            for (_, answer), row in zip(taken, found, strict=True):
-                if not answer.done():  # else its client has left
-                    answer.set_result(row)
-        except Exception as error:
-            for _, answer in taken:
-                if not answer.done():
-                    answer.set_exception(error)
-        finally:
-            self.free += 1
-            self._start()
+    async def _inferred(self, samples: list[Array]) -> Sequence[Array]:
+        (found,) = (await self.model.run_async([np.stack(samples)])).values()
+        return list(found)

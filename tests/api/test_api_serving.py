@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import importlib.util
 import io
-import os
 import random
 import signal
-import socket
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +22,13 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import autotune
-from examples.serving.batches import MOST_DELAY, Batches, harmless
+from tests.serving import Server, needs, started
 
-ROOT = Path(__file__).parents[2]
-SERVER = ROOT / "examples" / "serving" / "server.py"
+from batches import MOST_DELAY, Batches, harmless  # isort: skip
+from waiting import Overloaded  # isort: skip
+
 WIDTH = 24
 WEIGHTS = np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32)
-INSTALLED = all(map(importlib.util.find_spec, ("fastapi", "uvicorn")))
 
 Array = NDArray[Any]
 
@@ -132,9 +127,26 @@ def test_what_waits_is_taken_together_and_nothing_waits_for_more(batches: Batche
             await asyncio.sleep(1e-3)
 
     asyncio.run(main())
-    assert batches.counts == {1: n_cores + 1, 8: 1, 4: 1}
+    assert batches.counts == {1: n_cores, 8: 1, 4: 1}, "nothing is computed for who has left"
     assert not batches.waiting
     assert batches.free == n_cores
+
+
+def test_what_is_too_much_to_wait_is_refused_at_once(batches: Batches) -> None:
+    gate = batches.model.gate  # type: ignore[attr-defined]
+    batches.most_waiting = 3
+
+    async def main() -> None:
+        gate.clear()
+        tasks = [asyncio.create_task(batches.infer(sample(k))) for k in range(batches.free + 3)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(Overloaded):
+            await batches.infer(sample(0))
+        gate.set()
+        assert all(is_answer(k, y) for k, y in enumerate(await asyncio.gather(*tasks)))
+        assert is_answer(1, await batches.infer(sample(1)))
+
+    asyncio.run(main())
 
 
 def test_an_inference_that_fails_is_told_to_those_in_its_batch_alone(batches: Batches) -> None:
@@ -162,25 +174,11 @@ PARSING = threading.Lock()
 """NumPy parses its header by `ast`, which Python 3.11 does not do on several threads at once."""
 
 
-@dataclass
-class Server:
-    process: subprocess.Popen[str]
-    port: int
-
-    def ask(self, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request("GET" if body is None else "POST", path, body)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
-    def infer(self, k: int) -> Array:
-        status, body = self.ask("/infer", npy(sample(k)))
-        assert status == 200, body
-        with PARSING:
-            return np.asarray(np.load(io.BytesIO(body)))
+def infer(server: Server, k: int) -> Array:
+    status, body = server.ask("/infer", npy(sample(k)))
+    assert status == 200, body
+    with PARSING:
+        return np.asarray(np.load(io.BytesIO(body)))
 
 
 def is_refused_soon(server: Server) -> bool:
@@ -201,42 +199,19 @@ def npy(array: Array) -> bytes:
 
 @pytest.fixture
 def server(artifact: Path) -> Iterator[Server]:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    path = os.environ.get("PYTHONPATH", "")
-    with subprocess.Popen(
-        [sys.executable, str(SERVER), str(artifact), "--port", str(port)],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{path}"},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        made = Server(process, port)
-        try:
-            end_s = time.monotonic() + 60
-            while time.monotonic() < end_s and process.poll() is None:
-                try:
-                    assert made.ask("/healthz") == (200, b"ok\n")
-                    break
-                except OSError:
-                    time.sleep(0.05)
-            yield made
-        finally:
-            process.kill()
+    with started("server.py", artifact) as made:
+        yield made
 
 
-needs_fastapi = pytest.mark.skipif(not INSTALLED, reason="fastapi or uvicorn is not installed")
+needs_fastapi = needs("fastapi", "uvicorn")
 
 
 @needs_fastapi
 def test_concurrent_requests_get_their_own_answers_and_are_counted(server: Server) -> None:
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(server.infer, range(300)))
+        found = list(pool.map(partial(infer, server), range(300)))
     assert all(is_answer(k, y) for k, y in enumerate(found))
-    status, body = server.ask("/metrics")
-    lines = [line.rsplit(" ", 1) for line in body.decode().splitlines()]
-    counts = {name: float(value) for name, value in lines}
-    assert status == 200
+    counts = server.metrics()
     assert counts['requests_total{code="200"}'] == 300
     assert counts["request_seconds_count"] == counts['request_seconds_bucket{le="+Inf"}'] == 300
     sizes = {int(n.split('"')[1]): v for n, v in counts.items() if n.startswith("batches_total")}
@@ -259,7 +234,7 @@ def test_wrong_bodies_are_refused_in_one_line(server: Server) -> None:
         found, answer = server.ask("/infer", body)
         assert (found, answer.count(b"\n")) == (status, 1)
         assert text in answer
-    assert is_answer(1, server.infer(1))
+    assert is_answer(1, infer(server, 1))
 
 
 @needs_fastapi
@@ -272,7 +247,7 @@ def test_a_stop_answers_what_has_begun_and_refuses_what_is_new(server: Server) -
         connection.putheader("Content-Length", str(len(body)))
         connection.endheaders(body[:10])
         begun.append(connection)
-    assert is_answer(2, server.infer(2))  # later than those, so they have begun
+    assert is_answer(2, infer(server, 2))  # later than those, so they have begun
     server.process.send_signal(signal.SIGTERM)
     assert is_refused_soon(server)
     for connection in begun:
