@@ -33,6 +33,7 @@ from autotune.graph.joined_groups import JoinedGroups, joined_groups
 from autotune.graph.operators.user_operators import UserOperators
 from autotune.graph.partition import partition
 from autotune.graph.passes.pipeline import GraphPass, prepare, prepared
+from autotune.graph.ragged import Ragged
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.model_files import ModelSource, model_file
@@ -110,7 +111,8 @@ class Network:
     factors of products; `is_mixed`: some of them were left in float32, see `mixture`. `state`: of a
     model that has some. `lengths`: the input that holds each number which extents follow, int64 of
     one element, by the name of the number. `written`: the output that holds each number which the
-    network writes, of one element too: there may be 0 of what it counts.
+    network writes, of one element too: there may be 0 of what it counts. `ragged`: of a network
+    over the tokens of rows.
     """
 
     name: str
@@ -128,6 +130,7 @@ class Network:
     state: StateInfo | None = None
     lengths: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
+    ragged: Ragged | None = None
 
     @cached_property
     def weights(self) -> dict[str, int]:

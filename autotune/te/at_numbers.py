@@ -45,7 +45,7 @@ NO_NUMBERS: Numbers = MappingProxyType({})
 _FEW = 64
 """A number of at most so many is one of samples, of which one alone is what matters most."""
 _LEAST = 16
-"""Of longer lengths the smallest that is looked at is the most over this."""
+"""Of longer lengths the smallest that is looked at is the most over this, and at most `_FEW`."""
 
 
 def numbers_of(dag: ComputeDAG) -> dict[str, int]:
@@ -75,7 +75,8 @@ def usual_numbers(dag: ComputeDAG) -> tuple[Numbers, ...]:
     """The numbers that programs are compared at, smallest first; none where axes follow none.
 
     One, the root of the most and the most of what has at most `_FEW`, as the samples of a batch; a
-    sixteenth, a quarter and all of longer lengths.
+    sixteenth, a quarter and all of longer lengths, and of those that have thousands, as the tokens
+    of a batch, `_FEW`, all, and what lies between.
     """
     mosts = numbers_of(dag)
     points = (tuple(usual_of(most)[k] for most in mosts.values()) for k in range(3))
@@ -96,7 +97,7 @@ def usual(dag: ComputeDAG) -> ComputeDAG:
 
 def usual_of(most: int) -> tuple[int, int, int]:
     """The usual values of a number of at most so many, smallest first."""
-    least = 1 if most <= _FEW else most // _LEAST
+    least = 1 if most <= _FEW else min(most // _LEAST, _FEW)
     return least, max(1, round(math.sqrt(least * most))), most
 
 

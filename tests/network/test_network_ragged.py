@@ -14,6 +14,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import autotune
 from autotune.errors import UsageError
+from autotune.network.runtime import row_parts
 from autotune.network.runtime.ragged import places_of
 from autotune.network.runtime.runtime import Model
 
@@ -147,7 +148,7 @@ def test_shortest_and_longest_rows(encoder: Compiled, counts: list[int]) -> None
     _require_equal(encoder, counts)
 
 
-@pytest.mark.parametrize("rows", [["101", "111"], ["011", "111"], ["100", "000"], ["001", "010"]])
+@pytest.mark.parametrize("rows", [["101", "111"], ["100", "000"], ["0101", "0110"]])
 def test_masks_that_are_no_padding_give_what_the_file_gives(
     encoder: Compiled, rows: list[str]
 ) -> None:
@@ -155,6 +156,62 @@ def test_masks_that_are_no_padding_give_what_the_file_gives(
     feeds = _feeds(np.array([[int(c) for c in row] for row in rows]))
     for found, wanted in zip(model.run(feeds).values(), session.run(None, feeds), strict=True):
         assert np.allclose(found, wanted, atol=2e-5, equal_nan=True)
+
+
+def test_rows_that_end_a_batch_are_packed_too(encoder: Compiled) -> None:
+    model, session, _ = encoder
+    mask = (np.arange(7) >= np.array([0, 6, 3])[:, None]).astype(np.int64)
+    feeds = _feeds(mask)
+    hidden, mean = session.run(None, feeds)
+    found = model.run(feeds)
+    assert np.allclose(found["hidden"][mask != 0], hidden[mask != 0], atol=2e-5)
+    assert np.allclose(found["mean"], mean, atol=2e-5)
+    tokens, _ = places_of(mask)
+    assert np.array_equal(tokens, np.argwhere(mask))
+
+
+def test_rows_of_like_lengths_run_together(encoder: Compiled, monkeypatch: Any) -> None:
+    """A batch in parts is laid out as one, in arrays and in lists."""
+    model = encoder[0]
+    counts = [LONGEST, 2, 1, LONGEST - 1, 2]
+    feeds = _feeds(_padded(counts))
+    whole = {name: array.copy() for name, array in model.run(feeds).items()}
+    rows = [row[:n] for row, n in zip(feeds["ids"], counts, strict=True)]
+    lists = model.run_ragged(rows)
+    monkeypatch.setattr(row_parts, "_CALL", 0)
+    assert len(row_parts.parts_of(np.array(counts), (1, 0, 1))) == 4
+    out = {name: np.full_like(array, np.nan) for name, array in whole.items()}
+    for found in (model.run(feeds), model.run(feeds, out=out), out):
+        for name, array in found.items():
+            assert np.allclose(array, whole[name], atol=1e-6)
+    parted = model.run_ragged(rows)
+    assert np.allclose(parted["mean"], lists["mean"], atol=1e-6)
+    for one, other in zip(parted["hidden"], lists["hidden"], strict=True):
+        assert np.allclose(one, other, atol=1e-6)
+
+
+def test_parts_are_the_best_of_all() -> None:
+    rng = np.random.default_rng(4)
+    work = (10, 3, 1)
+
+    def cost(parts: Sequence[Array], counts: Array) -> float:
+        def one(n: int) -> float:
+            return n * 3 + n * n * row_parts._MIXING
+
+        calls = len(parts) * row_parts._CALL * 10
+        return calls + sum(len(p) * one(int(counts[p].max())) for p in parts)
+
+    for _ in range(30):
+        counts = rng.integers(1, 60, 6)
+        found = row_parts.parts_of(counts, work)
+        assert sorted(np.concatenate(found)) == [*range(6)]
+        order = np.argsort(counts, kind="stable")
+        ways = (
+            [list(w) for w in np.split(order, [k + 1 for k in range(5) if bits >> k & 1])]
+            for bits in range(32)
+        )
+        best = min(cost([np.array(w) for w in way], counts) for way in ways)
+        assert cost(found, counts) == best
 
 
 def test_rows_in_a_batch_are_those_alone(encoder: Compiled) -> None:
@@ -175,10 +232,26 @@ def test_no_rows_give_no_results(encoder: Compiled) -> None:
     assert found["mean"].shape == (0, WIDTH)
 
 
-@pytest.mark.parametrize("rows", [[[1, 2], []], [[[1]]], {"words": [[1]]}])
-def test_rows_that_are_none_are_refused(encoder: Compiled, rows: Any) -> None:
-    with pytest.raises(UsageError):
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[1, 2], []], "row 1 of 'ids' is no list of one token or more"),
+        ([[[1]]], "row 0 of 'ids' is no list"),
+        ([[1], [0.5]], "row 1 of 'ids' has dtype float64"),
+        ([[1] * (LONGEST + 1)], f"row 0 of 'ids' has {LONGEST + 1} tokens, more than {LONGEST}"),
+        ({"words": [[1]]}, "there is no input 'words'"),
+        ({"ids": [[1]], "mask": [[1, 1]]}, "rows of different lengths"),
+    ],
+)
+def test_rows_that_are_none_are_refused(encoder: Compiled, rows: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         encoder[0].run_ragged(rows)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (MOST_ROWS + 1, 3), (2, LONGEST + 1)])
+def test_batches_that_are_none_are_refused(encoder: Compiled, shape: tuple[int, int]) -> None:
+    with pytest.raises(UsageError):
+        encoder[0].run(_feeds(np.ones(shape, np.int64)))
 
 
 def test_a_model_that_reads_padding_is_not_packed(tmp_path: Path) -> None:
@@ -192,12 +265,12 @@ def test_a_model_that_reads_padding_is_not_packed(tmp_path: Path) -> None:
         assert np.allclose(found, wanted, atol=2e-5)
 
 
-def test_a_runner_does_not_check_networks_over_tokens() -> None:
-    dims = {"batch": "..2", "sequence": "..4"}
-    with pytest.raises(UsageError, match="not by a runner"):
-        autotune.compile(
-            _Encoder(1, True).proto(), dims=dims, ragged=True, runner="node", target="x86-64-v3"
-        )
+@pytest.mark.slow
+def test_a_runner_checks_networks_over_tokens(tmp_path: Path) -> None:
+    dims, runner = {"batch": "..2", "sequence": "..4"}, "python -m autotune.measure.program"
+    done = autotune.compile(_Encoder(1, True).proto(), dims=dims, ragged=True, runner=runner)
+    assert done.report is not None
+    assert done.artifact.ragged is not None
 
 
 @pytest.mark.slow
@@ -208,8 +281,8 @@ def test_twelve_layers(tmp_path: Path) -> None:
 
 
 def _holes(mask: Array) -> bool:
-    counts = mask.sum(1)
-    return not (counts.all() and (mask == (np.arange(mask.shape[1]) < counts[:, None])).all())
+    runs = ["".join(map(str, row)).strip("0") for row in mask]
+    return any(not run or "0" in run for run in runs)
 
 
 def test_places_are_those_of_the_mask() -> None:

@@ -85,11 +85,6 @@ def plan(request: CompileRequest) -> CompilePlan:
     was slower than the untuned one. Raises UsageError and LogMismatch for what does not go
     together.
     """
-    if request.ragged and request.runner and request.check:
-        raise UsageError(
-            "a network over tokens is checked in this process, not by a runner",
-            "leave out `runner`",
-        )
     if request.log is not None:  # which knows the capacity
         return _faster(plan_of_log(replace(source_in(request), capacity=request.capacity)))
     request = source_in(request, request.note)

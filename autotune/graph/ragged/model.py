@@ -8,7 +8,7 @@ The network has three lengths: `batch`, `sequence`, and `tokens`, how many count
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.extent import Extents, Length
 from autotune.graph.bound_model import BoundModel
@@ -16,10 +16,11 @@ from autotune.graph.ir import Graph
 from autotune.graph.lengths.imports import NotLifted, OpenModel
 from autotune.graph.lengths.lift import lifted
 from autotune.graph.network import Network
-from autotune.graph.ragged import NUMBER, SLOTS, TOKENS
+from autotune.graph.ragged import Ragged
 from autotune.graph.ragged.packing import packed_graph, packed_tensors
 from autotune.graph.ragged.places import BATCH, OTHERS, SEQUENCE, Tokens
 from autotune.graph.ragged.proof import is_padding
+from autotune.graph.ragged.work import work_of
 from autotune.graph.reader.onnx_reader import OnnxModel
 
 
@@ -30,7 +31,10 @@ def ragged_network(
     why there is none."""
     held = bound if bound.parted else bound.held()
     found = _plan(OpenModel(held, dims, precision))
-    return lifted(found)
+    network = lifted(found)
+    assert found.ragged is not None
+    work = work_of(network, found.batch, found.sequence, found.ragged.number)
+    return replace(network, ragged=replace(found.ragged, work=work))
 
 
 def _plan(model: OpenModel) -> RaggedModel:
@@ -56,8 +60,9 @@ def _plan(model: OpenModel) -> RaggedModel:
 
 def _over_tokens(model: OpenModel, tokens: Tokens, names: frozenset[str], mask: str) -> RaggedModel:
     batch, sequence = (e for e in model.dims[mask] if isinstance(e, Length))
-    most = Length(NUMBER, batch.most * sequence.most)
-    added: dict[str, Extents] = {f"{mask}{TOKENS}": (most, 2), f"{mask}{SLOTS}": (batch, sequence)}
+    ragged = Ragged.beside(mask, {*model.dims, *model.mosts})
+    most = Length(ragged.number, batch.most * sequence.most)
+    added: dict[str, Extents] = {ragged.tokens: (most, 2), ragged.slots: (batch, sequence)}
     dims = {**model.dims, **added}
     return RaggedModel(
         model.bound,
@@ -65,7 +70,7 @@ def _over_tokens(model: OpenModel, tokens: Tokens, names: frozenset[str], mask: 
         model.precision,
         tokens=tokens,
         packed=names,
-        mask=mask,
+        ragged=ragged,
         batch=batch.name,
         sequence=sequence.name,
     )
@@ -90,21 +95,18 @@ class RaggedModel(OpenModel):
 
     tokens: Tokens | None = None
     packed: frozenset[str] = frozenset()
-    mask: str = ""
+    ragged: Ragged | None = None
     batch: str = ""
     sequence: str = ""
 
     def read_at(self, numbers: Mapping[str, int]) -> tuple[OnnxModel, Graph]:
         """The padded batch and the single tokens, in one graph."""
         assert self.tokens is not None
-        own = {n: d for n, d in self.dims.items() if n not in self._added}
+        assert self.ragged is not None
+        own = {n: d for n, d in self.dims.items() if n not in self.ragged.hidden}
         plain = OpenModel(self.bound, own, self.precision)
         model, padded = plain.read_at(numbers)
-        ones = {**numbers, self.batch: numbers[NUMBER], self.sequence: 1}
+        ones = {**numbers, self.batch: numbers[self.ragged.number], self.sequence: 1}
         _, single = plain.read_at(ones)
-        graph = packed_graph(padded, single, self.tokens, self.packed, self.mask)
+        graph = packed_graph(padded, single, self.tokens, self.packed, self.ragged)
         return model, graph
-
-    @property
-    def _added(self) -> tuple[str, str]:
-        return f"{self.mask}{TOKENS}", f"{self.mask}{SLOTS}"

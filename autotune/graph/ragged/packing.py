@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node, TensorType
-from autotune.graph.ragged import SLOTS, TOKENS
+from autotune.graph.ragged import Ragged
 from autotune.graph.ragged.places import TokenPlaces, Tokens
 
 _PACKED = ".packed"
@@ -62,14 +62,14 @@ def _with_between(graph: Graph, able: dict[str, Node], found: set[str]) -> set[s
 
 
 def packed_graph(
-    padded: Graph, single: Graph, tokens: Tokens, names: Iterable[str], mask: str
+    padded: Graph, single: Graph, tokens: Tokens, names: Iterable[str], ragged: Ragged
 ) -> Graph:
     """The graph of a batch of rows of which some places do not count.
 
     `padded`: the model at a batch and a sequence; `single`: at as many rows of one token as there
     are tokens. `names`: see `packed_tensors`.
     """
-    return _Packing(padded, single, tokens, frozenset(names), mask).graph()
+    return _Packing(padded, single, tokens, frozenset(names), ragged).graph()
 
 
 @dataclass
@@ -78,13 +78,13 @@ class _Packing:
     single: Graph
     tokens: Tokens
     packed: frozenset[str]
-    mask: str
+    ragged: Ragged
 
     def __post_init__(self) -> None:
         self.editor = Editor(self.padded)
-        self.n = self.single.shape(self.mask)[0]
-        self.rows, self.length = self.padded.shape(self.mask)
-        self.at, self.slots = f"{self.mask}{TOKENS}", f"{self.mask}{SLOTS}"
+        self.n = self.single.shape(self.ragged.mask)[0]
+        self.rows, self.length = self.padded.shape(self.ragged.mask)
+        self.at, self.slots = self.ragged.hidden
         self.editor.types |= {
             self.at: TensorType((self.n, 2), "int64"),
             self.slots: TensorType((self.rows, self.length), "int64"),

@@ -1,8 +1,8 @@
-"""① What lies behind the end of a row changes nothing in front of it.
+"""① What a mask leaves out of a row, behind it or before it, changes nothing in it.
 
 Nodes that mix rows are evaluated by their definitions, in float64, on rows of several lengths, with
-anything at the places behind them: whatever is read by tokens, or is a result, has to be the same
-in every bit with other numbers there. The mask alone says where rows end; a term that it leaves
+anything at the places beside them: whatever is read by tokens, or is a result, has to be the same
+in every bit with other numbers there. The mask alone says where rows are; a term that it leaves
 out is then 0, or below what a maximum sees.
 """
 
@@ -21,8 +21,8 @@ from autotune.graph.ragged.places import BATCH, SEQUENCE, TokenPlaces, Tokens
 from autotune.graph.subgraph import definition_of
 from autotune.te.evaluate import evaluate
 
-ROWS = (SEQUENCE, 1, 2, SEQUENCE - 1, 13, 20, 7)
-"""Lengths of the rows that are looked at."""
+_ROWS = ((0, SEQUENCE), (0, 1), (0, SEQUENCE - 1), (0, 13), (9, 20), (SEQUENCE - 2, 2), (0, 7))
+"""First place and length of the rows that are looked at."""
 _LARGE = 30.0
 """Numbers behind a row, in standard deviations of those in front."""
 
@@ -54,7 +54,9 @@ class _Mixing:
             output_names={},
         )
         self.prepared = prepare(self.graph, "float32")
-        self.behind = np.arange(SEQUENCE) >= np.array(ROWS)[:, None]
+        first, counts = np.array(_ROWS).T[:, :, None]
+        place = np.arange(SEQUENCE) - first
+        self.behind = (place < 0) | (place >= counts)
 
     def is_the_same(self) -> bool:
         """Whether what tokens read is the same in every bit with other numbers behind rows."""

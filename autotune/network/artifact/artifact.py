@@ -26,6 +26,7 @@ from autotune.errors import ArtifactError
 from autotune.extent import Extent, Length, at
 from autotune.files import replacing
 from autotune.graph.constant_values import ConstantsField
+from autotune.graph.ragged import Ragged
 from autotune.graph.state import StateInfo
 from autotune.network.artifact import container
 from autotune.network.artifact.container import (
@@ -196,7 +197,7 @@ class Artifact:
     bytes of constants by `layout.KINDS`, known only where it was compiled. `state`: of a model that
     has some; its variants take different numbers of new places. `lengths`: see `Network`; the
     inputs that hold numbers are none of the model's own, nor are outputs that hold `written` ones.
-    `works`: what tasks do at least, by key.
+    `works`: what tasks do at least, by key. `ragged`: of one over the tokens of rows.
     """
 
     name: _PathText
@@ -228,6 +229,7 @@ class Artifact:
     lengths: Annotated[Mapping[Text, Text], LEFT_OUT] = field(default_factory=dict)
     works: Annotated[Mapping[Text, tuple[Work, ...]], LEFT_OUT] = field(default_factory=dict)
     written: Annotated[Mapping[Text, Text], LEFT_OUT] = field(default_factory=dict)
+    ragged: Annotated[Ragged | None, LEFT_OUT] = None
 
     @property
     def own_inputs(self) -> tuple[Endpoint, ...]:

@@ -18,6 +18,7 @@ from autotune.codegen.link import Image
 from autotune.codegen.relocations import MACHINES, WASM32
 from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes
 from autotune.extent import Length, longest
+from autotune.graph.ragged import Ragged
 from autotune.graph.state import NO_ROWS, StateInfo
 from autotune.network.artifact.artifact import (
     MOST,
@@ -49,6 +50,7 @@ _OPTIONAL = {
     "state": "its state cannot be",
     "lengths": "its lengths cannot be",
     "written": "the lengths that it writes cannot be",
+    "ragged": "its rows cannot be",
 }
 
 
@@ -76,6 +78,7 @@ def require_network(manifest: Json) -> None:
     lengths: Mapping[str, str] = found.get("lengths", {})
     _require_lengths(lengths, found.get("state"), found["inputs"], found["outputs"])
     _require_written(found.get("written", {}), lengths, found["inputs"], found["outputs"])
+    _require_rows(found.get("ragged"), lengths, found["inputs"])
     for port in (*found["inputs"], *found["outputs"]):
         if port.window is not None:
             _require_inside(port, found["arena_bytes"], bound)
@@ -280,6 +283,23 @@ def _require_written(
         names = {e.name for e in port.written if isinstance(e, Length)}
         is_so = not port.written or longest(port.written) == port.shape
         require(is_so and names <= {*written, *lengths}, f"'{port.name}' has other lengths")
+
+
+def _require_rows(
+    ragged: Ragged | None, lengths: Mapping[str, str], inputs: Sequence[Endpoint]
+) -> None:
+    """Whether inputs say which places of rows count, and where their tokens are."""
+    if ragged is None:
+        return
+    shapes = {port.name: port.extents or port.shape for port in inputs}
+    known = all(name in shapes for name in (ragged.mask, *ragged.hidden))
+    require(known and ragged.number in lengths, "its rows are none of its inputs")
+    mask, tokens, slots = (shapes[name] for name in (ragged.mask, *ragged.hidden))
+    names = [e.name for e in mask if isinstance(e, Length) and (e.factor, e.offset) == (1, 0)]
+    is_so = len(mask) == len({*names} - {ragged.number}) == 2 and slots == mask
+    rows = [e.name if isinstance(e, Length) else e for e in tokens]
+    require(is_so and rows == [ragged.number, 2], "its rows have other shapes")
+    require(min(ragged.work) >= 0, "its rows have no work")
 
 
 def _require_extents(port: Endpoint) -> None:

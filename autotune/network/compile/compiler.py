@@ -148,6 +148,7 @@ def _artifact(
         lengths=dict(network.lengths),
         works=works_of(network, target),
         written=dict(network.written),
+        ragged=network.ragged,
     )
 
 

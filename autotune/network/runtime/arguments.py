@@ -56,6 +56,11 @@ def as_array(name: str, value: Any) -> Array:
     )
 
 
+def ends_by_name(ends: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, np.dtype[Any]]]:
+    """Ports by name, with NumPy's dtype of each."""
+    return {end.name: (end, end.numpy_dtype) for end in ends}
+
+
 def outputs_given(ends: Ends, out: Any) -> dict[str, Array]:
     """The arrays of `out` by the name of their output.
 

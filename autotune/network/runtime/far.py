@@ -21,8 +21,9 @@ from autotune.measure.program import Connection, FarBlock, FarCode, ProgramEnded
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.numbers import require_numbers
 from autotune.network.artifact.table import ARENA, CONSTANTS, RUN, entry_name
-from autotune.network.runtime.arguments import Inputs, Outputs
-from autotune.network.runtime.runtime import Array, Model, ends_by_name, rounded, window
+from autotune.network.runtime.arguments import Inputs, Outputs, ends_by_name
+from autotune.network.runtime.ragged import RaggedPorts
+from autotune.network.runtime.runtime import Array, Model, rounded, window
 
 _WORD = 8
 _LIMIT_S = 600
@@ -34,6 +35,8 @@ class FarModel(Model):
     def __init__(self, connection: Connection, artifact: Artifact) -> None:
         self.n_threads = 1
         self.artifact = artifact
+        if artifact.ragged is not None:
+            self._ragged = RaggedPorts(artifact, artifact.ragged)
         self._connection = connection
         self._expected = ends_by_name(artifact.own_inputs)
         self._given_numbers: Mapping[int, int] = {}
@@ -64,7 +67,8 @@ class FarModel(Model):
 
     def run(self, inputs: Inputs, out: Outputs = None) -> dict[str, Array]:
         """Outputs of one inference by name. Raises UsageError where the program ends."""
-        arrays = self._check(self._named(inputs))
+        named = self._named(inputs) if self._ragged is None else self._with_places(inputs)
+        arrays = self._check(named)
         for end in self.artifact.inputs:
             where = window(self._memory_of(end), end)
             where[...] = arrays[end.name].reshape(where.shape)
@@ -90,6 +94,7 @@ class FarModel(Model):
 
     def sized(self, numbers: Mapping[str, int]) -> FarModel:
         """See `Model`."""
+        numbers = self._ragged.numbers(numbers) if self._ragged else numbers
         require_numbers(self.artifact.possible, numbers)
         if not self.artifact.lengths:
             return self
@@ -98,6 +103,7 @@ class FarModel(Model):
         bases = {end.name: end.base for end in self.artifact.inputs}
         model._given_numbers = {bases[p]: numbers[n] for n, p in self.artifact.lengths.items()}
         model.artifact = self.artifact.at(numbers)
+        model._whole = self, dict(numbers)
         model._expected = ends_by_name(model.artifact.inputs)
         return model
 

@@ -27,7 +27,6 @@ from autotune.codegen.memory import Recycled
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
 from autotune.extent import at
-from autotune.graph.ragged import NUMBER
 from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import (
@@ -40,6 +39,7 @@ from autotune.network.artifact.variants import VariantChoice, choice_of
 from autotune.network.runtime.arguments import (
     Inputs,
     Outputs,
+    ends_by_name,
     in_order,
     outputs_given,
     require_input,
@@ -48,14 +48,7 @@ from autotune.network.runtime.arguments import (
 )
 from autotune.network.runtime.direct_call import DirectCode, direct_call
 from autotune.network.runtime.kernel_time import KernelTime
-from autotune.network.runtime.ragged import (
-    Rows,
-    is_own,
-    mask_of,
-    run_rows,
-    with_places,
-    with_tokens,
-)
+from autotune.network.runtime.ragged import Feeds, RaggedPorts, Rows
 from autotune.network.runtime.session import ModelSession, step_together
 from autotune.network.runtime.sizes import Memories, ModelSizes, has_room, result_memory
 from autotune.network.runtime.working_memory import CallerMemory, Memory, NetworkCode, Place
@@ -77,8 +70,8 @@ class Model:
     any size up to its most, and a new one costs what any other does.
     """
 
-    _mask: str = ""
-    """The input that says which places count, of a model over tokens."""
+    _ragged: RaggedPorts | None = None
+    """What a caller of a model over tokens gives."""
     _sizes: ModelSizes[Model] | None = None
     _places: Mapping[int, int] = MappingProxyType({})
     """Addresses of the numbers of a model of one size, by their base."""
@@ -97,7 +90,8 @@ class Model:
         self.artifact = artifact
         self._memory = memory or Memory(artifact)
         self._code = NetworkCode(self._memory.library, artifact)
-        self._mask = mask_of(artifact.own_inputs)
+        if artifact.ragged is not None:
+            self._ragged = RaggedPorts(artifact, artifact.ragged)
         self._expected = ends_by_name(artifact.own_inputs)
         self._results = ends_by_name(artifact.outputs)
         self._outputs: Memories = {
@@ -140,13 +134,15 @@ class Model:
     @property
     def input_info(self) -> tuple[Endpoint, ...]:
         """Name, shape and dtype of every input; with lengths the longest shape, and `extents`."""
-        ports = self.artifact.own_inputs
-        return tuple(p for p in ports if is_own(p, self._mask)) if self._mask else ports
+        if self._ragged is None:
+            return self.artifact.own_inputs
+        hidden = self._ragged.ragged.hidden
+        return tuple(p for p in self.artifact.own_inputs if p.name not in hidden)
 
     @property
     def is_ragged(self) -> bool:
         """Whether it computes the tokens of rows of different lengths alone: see `run_ragged`."""
-        return bool(self._mask)
+        return self._ragged is not None
 
     @property
     def output_info(self) -> tuple[Endpoint, ...]:
@@ -157,7 +153,7 @@ class Model:
     @property
     def lengths(self) -> dict[str, int]:
         """The largest number of each length, by name."""
-        hidden = NUMBER if self._mask else None
+        hidden = self._ragged.ragged.number if self._ragged else None
         return {n: most for n, most in self.artifact.mosts.items() if n != hidden}
 
     def __repr__(self) -> str:
@@ -180,9 +176,11 @@ class Model:
         C-contiguous one that shares no memory with an input is written in place. Raises UsageError
         where names, shapes or dtypes do not fit.
         """
+        return self._run(inputs, out) if self._ragged is None else self._run_rows(inputs, out)
+
+    def _run(self, inputs: Inputs, out: Outputs) -> dict[str, Array]:
+        """`run` for all inputs of the network."""
         model: Model = self
-        if self._mask:
-            inputs = self._with_places(inputs)
         if self.artifact.written and out is not None:
             raise UsageError(
                 f"the sizes of outputs of '{self.artifact.name}' are decided by data",
@@ -217,13 +215,24 @@ class Model:
     def run_ragged(self, rows: Rows) -> dict[str, Any]:
         """Outputs of rows of different lengths, of a model that was compiled with `ragged`.
 
-        `rows`: see `ragged.run_rows`. Raises UsageError.
+        `rows`: see `ragged.RaggedPorts.batches`. Raises UsageError.
         """
-        return run_rows(self, self._mask, rows)
+        if self._ragged is None:
+            raise UsageError("the model is not over tokens", "compile it with `ragged`")
+        return self._ragged.run_lists(self._run, rows)
 
-    def _with_places(self, inputs: Inputs) -> Mapping[str, Any]:
-        n = None if self._whole is None else self._whole[1].get(NUMBER)
-        return with_places(self._mask, self._named(inputs), n)
+    def _run_rows(self, inputs: Inputs, out: Outputs) -> dict[str, Array]:
+        """`run` over tokens."""
+        assert self._ragged is not None
+        given = self._named(inputs)
+        if self._whole is not None:
+            return self._run(self._with_places(given), out)
+        return self._ragged.run(self._run, given, out)
+
+    def _with_places(self, inputs: Inputs) -> Feeds:
+        assert self._ragged is not None
+        n = self._whole[1].get(self._ragged.ragged.number) if self._whole else None
+        return self._ragged.with_places(self._named(inputs), n)
 
     def run_bound(
         self, inputs: Mapping[str, Array], out: Mapping[str, Array], places: Mapping[int, int]
@@ -282,7 +291,7 @@ class Model:
 
         Of a model with lengths, that of one size. Raises UsageError where there is none.
         """
-        if self._mask:
+        if self._ragged is not None:
             inputs = dict(self._with_places(inputs))
         if self._sizes is not None:
             return self._sizes.of(inputs)
@@ -304,7 +313,7 @@ class Model:
                 f"compile it with some: {arguments(dims={'batch': '..32'})}",
             )
         one = np.zeros(1)
-        if self._mask:
+        if self._ragged is not None:
             return self.sized(numbers_of(self.input_info, shapes))
         return self._sizes.of({n: np.broadcast_to(one, shape) for n, shape in shapes.items()})
 
@@ -313,8 +322,8 @@ class Model:
 
         Raises UsageError for others than `Artifact.possible`.
         """
-        if self._mask:
-            numbers = with_tokens(self.input_info, self._mask, numbers)
+        if self._ragged is not None:
+            numbers = self._ragged.numbers(numbers)
         require_numbers(self.artifact.possible, numbers)
         if not self.artifact.lengths:
             return self
@@ -371,7 +380,7 @@ class Model:
         variant = self.variant(inputs)
         if variant is not self:
             return variant.profile(inputs)
-        arrays = self._check(self._with_places(inputs) if self._mask else inputs)
+        arrays = self._check(self._with_places(inputs) if self._ragged else inputs)
         return self._profiled(arrays, {}, self._places)
 
     def _profiled(
@@ -479,11 +488,6 @@ def needed_choice(artifact: Artifact) -> VariantChoice | None:
 
 def _at_size(model: Model, numbers: Mapping[str, int]) -> Model:
     return model.sized(numbers)
-
-
-def ends_by_name(ends: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, np.dtype[Any]]]:
-    """Ports by name, with NumPy's dtype of each."""
-    return {end.name: (end, end.numpy_dtype) for end in ends}
 
 
 def _ends_text(ends: Sequence[Endpoint]) -> str:

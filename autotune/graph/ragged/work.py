@@ -1,0 +1,39 @@
+"""① What a token, a place, and a pair of places of one row cost in a network over tokens.
+
+operations(rows, longest, tokens) = tokens·a + rows·longest·b + rows·longest²·c + …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autotune.graph.network import Network
+from autotune.te.at_numbers import at
+
+_STEP = 64
+"""Between lengths that are looked at: whole vectors and tiles of any schedule."""
+
+
+def work_of(network: Network, batch: str, sequence: str, number: str) -> tuple[int, int, int]:
+    """Operations of a token, of a place and of a pair of places."""
+
+    def operations(longest: int, tokens: int) -> int:
+        return _operations(network, {batch: 1, sequence: longest, number: tokens})
+
+    none, one, two = (operations(n * _STEP, _STEP) for n in (1, 2, 3))
+    token = (operations(_STEP, 2 * _STEP) - none) // _STEP
+    pair = (two - 2 * one + none) // (2 * _STEP**2)
+    place = (one - none) // _STEP - 3 * _STEP * pair
+    return max(1, token), max(0, place), max(0, pair)
+
+
+def _operations(network: Network, numbers: Mapping[str, int]) -> int:
+    values = {port: numbers[name] for name, port in network.lengths.items()}
+    found: dict[str, int] = {}
+    total = 0
+    for call in network.calls:
+        if call.task not in found:
+            own = {own: values[value] for own, value in call.inputs.items() if value in values}
+            found[call.task] = at(network.tasks[call.task], own).flops
+        total += found[call.task]
+    return total
