@@ -56,7 +56,7 @@ class _Mixing:
         self.prepared = prepare(self.graph, "float32")
         first, counts = np.array(_ROWS).T[:, :, None]
         place = np.arange(SEQUENCE) - first
-        self.behind = (place < 0) | (place >= counts)
+        self.behind: Array = (place < 0) | (place >= counts)
 
     def is_the_same(self) -> bool:
         """Whether what tokens read is the same in every bit with other numbers behind rows."""
