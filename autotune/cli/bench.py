@@ -67,6 +67,13 @@ def _tokens(text: str) -> tuple[int, int]:
     return int(prompt), int(tokens)
 
 
+def _lengths(text: str) -> list[int]:
+    """Lengths of rows: see `network.bench.rows`."""
+    from autotune.network.bench.rows import lengths_in
+
+    return lengths_in(text)
+
+
 @click.command("bench")
 @click.argument("source", metavar="OUT", type=FILE)
 @click.option(
@@ -82,6 +89,12 @@ def _tokens(text: str) -> tuple[int, int]:
     help="Time prompts of n tokens and m single ones behind each, of a decoder: 128+64.",
 )
 @click.option("--callers", type=int, help="Inferences per second of so many threads that call it.")
+@click.option(
+    "--rows",
+    type=Parsed("lengths", _lengths),
+    help="Time a batch of rows of these lengths, of a model over tokens: 12,7,30; 32~12, as many "
+    "around a median of 12; or a file with one a line.",
+)
 @click.option("--per-task", is_flag=True, help="Show where the time goes, task by task.")
 @click.option("--save", type=FILE, help="Keep the figures in this file, for --compare.")
 @force_option
@@ -113,6 +126,7 @@ def command(
     against: tuple[tuple[str, ...], ...],
     tokens: tuple[int, int] | None,
     callers: int | None,
+    rows: list[int] | None,
     per_task: bool,
     save: Path | None,
     force: bool,
@@ -147,18 +161,23 @@ def command(
     --per-task, the tasks of a prompt and of a token are shown.
 
     A model that was compiled for several shapes is measured at each of them, one with lengths at
-    its most, or as --dim, --like or --input say.
+    its most, or as --dim, --like or --input say, one over tokens also with --rows of any lengths.
     """
     from autotune.api.compile.benching import bench, number_of_variant, origin_of
     from autotune.api.compile.gating import provenance, save_bench
 
     names = tuple(dict.fromkeys(name for part in against for name in part))
     _require_together(names, callers, per_task, compare, fail_above)
-    beside = (callers, save, compare, files or None)
+    beside = (callers, save, compare, files or None, rows)
+    if rows is not None and (files or per_task or compare or save):
+        raise UsageError(
+            "--rows times a batch of random tokens",
+            "leave --input, --per-task, --save and --compare out",
+        )
     if tokens is not None and any(value is not None for value in beside):
         raise UsageError(
             "--tokens times sequences of a session",
-            "leave --callers, --input, --save and --compare out",
+            "leave --callers, --input, --rows, --save and --compare out",
         )
     if tokens is None and GENAI in names:
         raise UsageError(f"{GENAI} generates tokens alone", "add --tokens 128+64, or leave it out")
@@ -186,6 +205,10 @@ def command(
         _bench_tokens(compiled, tokens, names, model, time_s, style)
         return
     inputs = read_inputs(largest_inputs(compiled), files) if files else None
+    if rows is not None:
+        from autotune.network.bench.rows import batch_of
+
+        inputs = batch_of(compiled, rows)
     whole, compiled = compiled, _of_one_size(compiled, inputs, {} if is_model else options)
     variants = compiled.variants
     if inputs is not None:

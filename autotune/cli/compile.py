@@ -83,9 +83,6 @@ def _refuse_split(_: click.Context, __: click.Parameter, dimension: str | None) 
 @args_option
 @operators_option
 @fallback_option
-@click.option(
-    "--ragged", is_flag=True, help="Compute the tokens of rows of different lengths, no padding."
-)
 @click.option("--keep-cut", is_flag=True, help="Even if all of MODEL is faster in ONNX Runtime.")
 @click.option(
     "--constants", "weights", type=FILE, help="Constants of FILE.py:FUNCTION: an .npz by name."

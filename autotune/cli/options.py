@@ -339,6 +339,9 @@ _cache_type = click.option(
     show_default=True,
     help="Elements of the KV cache: half the memory, or a quarter; with --capacity.",
 )
+_ragged = click.option(
+    "--ragged", is_flag=True, help="Compute the tokens of rows of different lengths, no padding."
+)
 _scores = click.option(
     "--scores",
     type=click.Choice([*SCORES]),
@@ -491,7 +494,7 @@ def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 shape_options = _together(_shape, _dim, _like, _const)
 """Of the shapes of a model with weights: fields of `api.request.Source`."""
-source_options = _together(shape_options, _random_weights)
+source_options = _together(shape_options, _random_weights, _ragged)
 """Of what is computed: fields of `api.request.Source`."""
 state_options = _together(_capacity, _chunks, _sessions, _cache_type, _scores, _state)
 """Of a model with a state: fields of `api.request.Source`."""

@@ -103,7 +103,7 @@ class Header:
     `model_path` is empty where a model was not a file. `state`: of a model with a state, what a
     request says of it: `capacity`, `sessions`, `cache_type`, `dims` and `state`.
     `lengths`: dimensions of which every extent up to a most is computed, by name; `shapes` are then
-    the longest.
+    the longest. `ragged`: the network is over the tokens of rows.
     """
 
     run_id: str
@@ -127,6 +127,7 @@ class Header:
     networks: tuple[HeaderNetwork, ...] = ()
     state: Annotated[dict[str, Any], LEFT_OUT] = field(default_factory=dict)
     lengths: Annotated[dict[str, Length], LEFT_OUT] = field(default_factory=dict)
+    ragged: Annotated[bool, LEFT_OUT] = False
 
     @property
     def weights(self) -> dict[str, float]:

@@ -22,6 +22,7 @@ from autotune.network.bench import tokens as network_tokens
 from autotune.network.bench.bench import BenchResult
 from autotune.network.bench.callers import CallersResult, bench_callers, require_callers
 from autotune.network.bench.profile import NetworkProfile, profile_runs
+from autotune.network.bench.rows import batch_of
 from autotune.network.bench.tokens import TokensResult, random_prompt
 from autotune.network.check.oracles import Original
 from autotune.network.runtime import token_loops
@@ -50,6 +51,7 @@ def bench(
     callers: None = None,
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, int] | None = None,
+    rows: Sequence[int] | None = None,
 ) -> BenchResult: ...
 
 
@@ -63,6 +65,7 @@ def bench(
     callers: int,
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, int] | None = None,
+    rows: Sequence[int] | None = None,
 ) -> CallersResult: ...
 
 
@@ -74,6 +77,7 @@ def bench(
     callers: int | None = None,
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, int] | None = None,
+    rows: Sequence[int] | None = None,
 ) -> BenchResult | CallersResult:
     """Time `compiled`: of `load` or `compile`, or the path of an artifact; at least `time_s`
     seconds per side.
@@ -82,11 +86,14 @@ def bench(
     the ONNX file that was compiled, or `model`, with as many threads, in turns. `callers`: as many
     Python threads call each side at once, and inferences per second are counted. `inputs`: arrays
     by name, else random ones. `dims`: of a model with lengths, extents by name, else its most or
-    those of `inputs`. Raises UsageError for other names or numbers, MissingDependency where one is
+    those of `inputs`. `rows`: of one over tokens, the lengths of the rows of a batch of random
+    tokens. Raises UsageError for other names or numbers, MissingDependency where one is
     not installed.
     """
-    ours = of_one_size(_model(compiled), inputs, dims)
-    if inputs is not None:
+    ours = _model(compiled)
+    inputs = inputs if rows is None else batch_of(ours, rows)
+    ours = of_one_size(ours, inputs, dims)
+    if inputs is not None and not ours.is_ragged:
         require_inputs(ours.input_info, inputs)
     names = _baseline_names(against)
     if callers is not None:
@@ -122,6 +129,8 @@ def of_one_size(
         if dims:
             raise UsageError(f"'{model.artifact.name}' has no lengths", "leave `dims` out")
         return model
+    if model.is_ragged and inputs is not None and not dims:
+        return model  # which runs rows in parts
     if inputs is None:
         ports = model.input_info
         return model.sized(numbers_of_dims(ports, dims or {}, model.lengths))
@@ -231,6 +240,8 @@ def number_of_variant(model: Model, given: Mapping[str, Any]) -> int:
 
     Raises UsageError where they are no inputs of any.
     """
+    if model.is_ragged:
+        return 0
     shapes = {name: array.shape for name, array in given.items()}
     for n, variant in enumerate(model.variants):
         if {end.name: end.shape for end in variant.input_info} == shapes:

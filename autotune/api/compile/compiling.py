@@ -206,6 +206,7 @@ def _completed(request: CompileRequest, log: Log, config: TuneConfig) -> Compile
         random_weights=_has_random_weights(path, log.header) if is_random is None else is_random,
         constants=request.constants or constants_from_json(log.header.constant_inputs),
         operators=paths_of(request.operators) or config.operators,
+        ragged=request.ragged or log.header.ragged,
     )
 
 

@@ -340,6 +340,7 @@ def new_header(
         variants=several if len(several) > 1 else (),
         networks=_by_precision([networks, *others], [v.share for v in variants]) if others else (),
         lengths=dict(variants[0].lengths),
+        ragged=first.ragged is not None,
     )
 
 

@@ -25,7 +25,7 @@ from autotune.brief import cut
 from autotune.errors import UsageError
 from autotune.measure.noise import Usage, judge
 from autotune.measure.turns import turns
-from autotune.network.bench.bench import PAUSE_S, Comparison, error_of, percentile
+from autotune.network.bench.bench import PAUSE_S, Comparison, error_on, percentile
 from autotune.network.runtime.baselines import Runner
 from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.units import counted, format_seconds
@@ -122,7 +122,7 @@ def bench_callers(
     inputs = random_inputs(model.input_info, seed) if given is None else given
     theirs = {n: a.astype(np.float32, copy=False) if n in wide else a for n, a in inputs.items()}
     ours = model.run(inputs)
-    errors = {name: error_of(each[0](theirs), ours) for name, each in runners.items()}
+    errors = {n: error_on(model, inputs, each[0](theirs), ours) for n, each in runners.items()}
     sides: list[Sequence[Call]] = [[partial(model.run, inputs)] * n_callers]
     sides += [[partial(run, theirs) for run in each] for each in runners.values()]
     before = usage() if usage else None

@@ -34,7 +34,7 @@ Run: TypeAlias = Callable[[Feeds, Outputs], dict[str, Array]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowPart:
     """Rows of a batch that are run together: their numbers, and the inputs of the network."""
 
     rows: Array
@@ -71,23 +71,23 @@ class RaggedPorts:
             self._join(port, whole[port.name], found)
         return whole
 
-    def parts(self, inputs: Feeds) -> list[Part]:
+    def parts(self, inputs: Feeds) -> list[RowPart]:
         """`inputs` in parts, whose rows have like lengths; one with all where they are not rows.
 
         Raises UsageError for a mask of another rank.
         """
         name = self.ragged.mask
         if name not in inputs:
-            return [Part(np.arange(0), inputs)]
+            return [RowPart(np.arange(0), inputs)]
         mask = as_mask(name, inputs[name])
         first, counts = rows_of(mask)
         every = np.arange(len(mask))
         if not self._are_rows or first.any() or not self._fit(inputs, mask.shape):
-            return [Part(every, self.with_places(inputs))]
+            return [RowPart(every, self.with_places(inputs))]
         found = []
         for rows in parts_of(counts, self.ragged.work):
             own = inputs if len(rows) == len(mask) else self._rows(inputs, rows, counts[rows].max())
-            found.append(Part(rows, self.with_places(own)))
+            found.append(RowPart(rows, self.with_places(own)))
         return found
 
     def with_places(self, inputs: Feeds, n: int | None = None) -> Feeds:
@@ -104,7 +104,7 @@ class RaggedPorts:
         places = (numbers.get(e.name, 1) for e in (self.batch, self.sequence))
         return {self.ragged.number: math.prod(places), **numbers}
 
-    def _join(self, port: Endpoint, out: Array, found: Sequence[tuple[Part, Feeds]]) -> None:
+    def _join(self, port: Endpoint, out: Array, found: Sequence[tuple[RowPart, Feeds]]) -> None:
         """Write an output of a batch."""
         for part, outputs in found:
             array = outputs[port.name]
@@ -153,13 +153,13 @@ class RaggedPorts:
         `rows`: see `batches`. Raises UsageError.
         """
         parts = (
-            Part(batch.rows[part.rows], part.feeds)
+            RowPart(batch.rows[part.rows], part.feeds)
             for batch in self.batches(rows)
             for part in self.parts(batch.feeds)
         )
         return self.in_lists([(part, run(part.feeds, None)) for part in parts])
 
-    def batches(self, rows: Rows) -> Iterator[Part]:
+    def batches(self, rows: Rows) -> Iterator[RowPart]:
         """Batches of padded arrays of at most as many rows as one may have.
 
         `rows`: of each input a list of arrays, or those of the first one; inputs that are left out
@@ -174,13 +174,13 @@ class RaggedPorts:
         for at in range(0, len(counts), self.batch.most):
             part = np.arange(at, min(len(counts), at + self.batch.most))
             own = {name: [arrays[k] for k in part] for name, arrays in lists.items()}
-            yield Part(part, self._padded(own, counts[part]))
+            yield RowPart(part, self._padded(own, counts[part]))
 
-    def in_lists(self, found: Sequence[tuple[Part, Feeds]]) -> dict[str, Any]:
+    def in_lists(self, found: Sequence[tuple[RowPart, Feeds]]) -> dict[str, Any]:
         """The outputs of parts, by row."""
         return {port.name: self._in_list(port, found) for port in self.outputs}
 
-    def _in_list(self, port: Endpoint, found: Sequence[tuple[Part, Feeds]]) -> Any:
+    def _in_list(self, port: Endpoint, found: Sequence[tuple[RowPart, Feeds]]) -> Any:
         rows: dict[int, Array] = {}
         axes = self._axes(port)
         for part, outputs in found:
@@ -197,21 +197,34 @@ class RaggedPorts:
         shape = tuple(e for e in port.extents[1:] if isinstance(e, int))
         return np.stack(ordered) if ordered else np.zeros((0, *shape), port.numpy_dtype)
 
+    def mask_of(self, counts: Array) -> Array:
+        """The mask of rows of these lengths."""
+        dtype = next(p.numpy_dtype for p in self.inputs if p.name == self.ragged.mask)
+        return (np.arange(counts.max()) < counts[:, None]).astype(dtype)
+
+    def counted(self, inputs: Feeds, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs with 0 at the places that the mask of inputs leaves out of rows."""
+        mask = as_mask(self.ragged.mask, inputs[self.ragged.mask])
+        tokens, _ = places_of(mask)
+        counts = np.zeros(mask.shape, bool)
+        counts[tuple(tokens.T)] = True
+        found = dict(outputs)
+        for port in self.outputs:
+            for axis in self._axes(port) if port.name in found else ():
+                array = found[port.name]
+                shape = [1] * array.ndim
+                shape[0], shape[axis] = mask.shape
+                found[port.name] = np.where(counts.reshape(shape), array, np.zeros(1, array.dtype))
+        return found
+
     def _padded(self, rows: Mapping[str, Sequence[Array]], counts: Array) -> dict[str, Array]:
         """The arrays that the file takes."""
-        longest = int(counts.max())
-        behind = np.arange(longest) >= counts[:, None]
-        found = {
-            port.name: np.zeros(
-                _shape(port, {self.batch.name: len(counts), self.sequence.name: longest}),
-                port.numpy_dtype,
-            )
-            for port in self.inputs
-        }
-        mask = self.ragged.mask
-        found[mask] = (~behind).astype(found[mask].dtype)
+        mask = self.mask_of(counts)
+        numbers = {self.batch.name: len(counts), self.sequence.name: mask.shape[1]}
+        found = {p.name: np.zeros(_shape(p, numbers), p.numpy_dtype) for p in self.inputs}
+        found[self.ragged.mask], counted = mask, mask != 0
         for name, own in rows.items():
-            found[name][~behind] = np.concatenate(own)
+            found[name][counted] = np.concatenate(own)
         return found
 
 

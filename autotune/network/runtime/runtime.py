@@ -145,6 +145,11 @@ class Model:
         return self._ragged is not None
 
     @property
+    def ragged_ports(self) -> RaggedPorts | None:
+        """What a caller of a model over tokens gives and gets; None of others."""
+        return self._ragged
+
+    @property
     def output_info(self) -> tuple[Endpoint, ...]:
         """Name, shape and dtype of every output; with lengths the longest shape, and `extents`, or
         `written` where data decide."""
