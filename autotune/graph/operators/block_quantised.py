@@ -66,9 +66,9 @@ def _n_bits(rw: Rewriter) -> None:
         raise rw.refuse(f"{bits} bits")
     if packed is None or scales is None or packed.size * 8 != n * n_blocks * block * bits:
         raise malformed(rw.node, f"B is no {n} x {n_blocks} blocks of {block} times {bits} bits")
-    q = _unpacked(packed.reshape(n, -1), bits)[:, :k]
+    q = unpacked(packed.reshape(n, -1), bits)[:, :k]
     scale = scales.reshape(n, n_blocks).astype(np.float64)
-    zero = _zero_points(zeros, scale.shape, bits)
+    zero = zero_points(zeros, scale.shape, bits)
     order, of_block = _columns(rw.node, k, block, groups)
     padded = with_zeros(q, 1, 1)
     data = _with_columns(rw, rw.input(0), order)
@@ -89,7 +89,7 @@ def _constants(rw: Rewriter, *positions: int) -> list[Array | None]:
     return [rw.constants[name] if name else None for name in names]
 
 
-def _zero_points(zeros: Array | None, shape: Shape, bits: int) -> Array:
+def zero_points(zeros: Array | None, shape: Shape, bits: int) -> Array:
     """Zero points of `shape`, given in `bits` along the last dimension, as floats, or not at all.
 
     Those that are left out are in the middle of the range.
@@ -97,7 +97,7 @@ def _zero_points(zeros: Array | None, shape: Shape, bits: int) -> Array:
     if zeros is None:
         return np.full(shape, float(1 << (bits - 1)))
     if zeros.dtype == np.uint8:
-        zeros = _unpacked(zeros.reshape(*shape[:-1], -1), bits)[..., : shape[-1]]
+        zeros = unpacked(zeros.reshape(*shape[:-1], -1), bits)[..., : shape[-1]]
     return zeros.reshape(shape).astype(np.float64)
 
 
@@ -129,7 +129,7 @@ def _with_columns(rw: Rewriter, name: str, order: Array) -> str:
     return name
 
 
-def _unpacked(packed: Array, bits: int) -> Array:
+def unpacked(packed: Array, bits: int) -> Array:
     """Whole numbers of `bits` bits along the last dimension, lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = (packed[..., None] >> shifts) & ((1 << bits) - 1)
@@ -234,8 +234,8 @@ def _gather(rw: Rewriter) -> None:
     # of a type of 4 bits the default is 0
     zero = 1 << (bits - 1) if n_packed > 1 or bits == 8 else 0
     if n_packed > 1:
-        q = _unpacked(q, bits)
-        zeros = None if zeros is None else _zero_points(zeros, scale.shape, bits)
+        q = unpacked(q, bits)
+        zeros = None if zeros is None else zero_points(zeros, scale.shape, bits)
     extents = tuple(-(-n // block) if d == along else n for d, n in enumerate(q.shape))
     if scale.shape != extents or (zeros is not None and zeros.shape != extents):
         raise malformed(rw.node, f"scales or zero points are not of shape {extents}")

@@ -13,6 +13,7 @@ from autotune.graph.operators import (
     decoders,
     depth_to_space,
     elementwise,
+    experts,
     folded,
     gather,
     grid_sample,
@@ -43,7 +44,7 @@ FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
     *(quantisation, integer_products, weight_only, integer_blocks, block_quantised),
-    *(lookup, small_types, trees, written_lengths, suppression),
+    *(lookup, small_types, trees, written_lengths, suppression, experts),
     *(cumulative_sum, top_k, recurrent, folded, state, decoders, user_operators),
 )
 

@@ -39,6 +39,7 @@ from autotune.graph.operators.definition import (
     optional,
     tensor,
 )
+from autotune.graph.operators.gather import chosen
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     INDEX,
@@ -59,6 +60,7 @@ from autotune.te.expr import (
     select,
 )
 
+WEIGHT_ONLY = "WeightOnlyMatMul"
 _N_VALUES = 16
 _VALUES = Const(_N_VALUES, "int32")
 _FRACTION = 23
@@ -78,23 +80,31 @@ def _define(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tenso
     b, j = Axis("b", a.shape[-1] // block), Axis("k", block // n_terms)
     first = b * block + j * n_terms
     rows, column = [x.var for x in axes[:-1]], axes[-1].var
+    of = _expert(operands, rows)
     if tensor(operands, 1).dtype == "int32":
-        word = tensor(operands, 1)[idx(0), first // n_in_word(bits), column]
+        word = tensor(operands, 1)[(*(of or (idx(0),)), first // n_in_word(bits), column)]
         weights = [_of_word(word, n, bits, node.attrs["zero"]) for n in range(n_terms)]
     elif kind := SMALL_TYPES.get(node.attrs["small_type"]):
         q = tensor(operands, 1)
         weights = [_of_float8(q[first + n, column], kind) for n in range(n_terms)]
     else:
-        weights = _weights(operands, first, column, n_terms)
+        weights = _weights(operands, of, first, column, n_terms)
     products: list[Expr] = [a[(*rows, first + n)] * weight for n, weight in enumerate(weights)]
     total = _sum(products)
     zero, sums = optional(operands, 4), optional(operands, 5)
     if zero is not None and sums is not None:
         at = b * j.extent + j
-        total = total - cast("float32", zero[b.var, column]) * sums[(*rows, at)]
-    body = total * scale[b.var, column]
+        total = total - cast("float32", zero[(*of, b.var, column)]) * sums[(*rows, at)]
+    body = total * scale[(*of, b.var, column)]
     result = scope.compute("matmul", axes or POINT, Reduce("sum", body, (b, j)))
     return biased(scope, result, optional(operands, 6))
+
+
+def _expert(operands: Operands, rows: list[Var]) -> tuple[Expr, ...]:
+    """The first index of weights that are those of several experts; () where they are of none."""
+    expert = optional(operands, 7)
+    scale = tensor(operands, 2)
+    return () if expert is None else (chosen(expert[rows[0]], scale.shape[0]),)
 
 
 def _sum(terms: list[Expr]) -> Expr:
@@ -107,16 +117,19 @@ def _sum(terms: list[Expr]) -> Expr:
     return reduce(add, parts)
 
 
-def _weights(operands: Operands, first: Expr, column: Var, n_terms: int) -> list[Expr]:
+def _weights(
+    operands: Operands, of: tuple[Expr, ...], first: Expr, column: Var, n_terms: int
+) -> list[Expr]:
     """The values of `n_terms` weights of a column from row `first` on."""
     q, values = tensor(operands, 1), optional(operands, 3)
     if values is None:
-        return [cast("float32", q[first + n, column]) for n in range(n_terms)]
+        return [cast("float32", q[(*of, first + n, column)]) for n in range(n_terms)]
     found: list[Expr] = []
     for n in range(n_terms):
         row = first // 2 + n // 2
         half = floordiv if n % 2 else mod
-        found.append(values[cast(INDEX, half(cast("int32", q[row, column]), _VALUES))])
+        byte = cast("int32", q[(*of, row, column)])
+        found.append(values[cast(INDEX, half(byte, _VALUES))])
     return found
 
 
@@ -193,7 +206,7 @@ def weight_only_product(rw: Rewriter, weights: SmallWeights, data: str, bias: st
     q, values, zero, shared = _stored(weights)
     attrs = {"bits": weights.bits, "block": weights.block, "zero": shared}
     rw.result(
-        "WeightOnlyMatMul",
+        WEIGHT_ONLY,
         data,
         rw.array(np.ascontiguousarray(q)),
         rw.array(np.ascontiguousarray(weights.scale, np.float32)),
@@ -202,6 +215,35 @@ def weight_only_product(rw: Rewriter, weights: SmallWeights, data: str, bias: st
         "" if zero is None else _sums(rw, data, _n_terms(weights.block, weights.bits)),
         bias,
         **attrs,
+        small_type=weights.small_type,
+    )
+
+
+def expert_product(rw: Rewriter, weights: SmallWeights, n: int, data: str, expert: str) -> None:
+    """Make the product of each row (s, 1, k) of `data` with the matrix that `expert` (s) says the
+    result of the node.
+
+    `weights`: those of `n` experts, with the columns of all of them side by side.
+    """
+    q, values, zero, shared = _stored(weights)
+
+    def own(a: Array, dtype: str = "") -> str:
+        parts = a.reshape(a.shape[-2], n, -1).swapaxes(0, 1)
+        return rw.array(np.ascontiguousarray(parts, dtype or a.dtype))
+
+    rw.result(
+        WEIGHT_ONLY,
+        data,
+        own(q),
+        own(weights.scale, "float32"),
+        "" if values is None else rw.array(values),
+        "" if zero is None else own(zero),
+        "" if zero is None else _sums(rw, data, _n_terms(weights.block, weights.bits)),
+        "",
+        expert,
+        bits=weights.bits,
+        block=weights.block,
+        zero=shared,
         small_type=weights.small_type,
     )
 
@@ -259,9 +301,9 @@ def _sums(rw: Rewriter, name: str, n_terms: int) -> str:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "WeightOnlyMatMul": Operator(
+    WEIGHT_ONLY: Operator(
         define=_define,
         factors=Factors(weight_input=1, takes_prologue=True),
-        roles=("x", "weight", "scale", "values", "zero", "sums", "bias"),
+        roles=("x", "weight", "scale", "values", "zero", "sums", "bias", "expert"),
     ),
 }

@@ -23,6 +23,7 @@ from autotune.graph.passes.cached_products import (
     WIDEN_LAST,
 )
 from autotune.graph.passes.driver import rewrite
+from autotune.graph.passes.expert_products import EXPERTS
 from autotune.graph.passes.float_integers import float_integers
 from autotune.graph.passes.fold_scales import FOLD_AFFINE
 from autotune.graph.passes.hoisting import HOIST_ELEMENTWISE, HOIST_NARROWING
@@ -94,7 +95,7 @@ PASSES: tuple[GraphPass, ...] = (
         "hoist-elementwise",
         (
             *(FOLD, RESHAPE, WIDEN_LAST, TURNED_LAST, GROUP_NORM, SCALED, GROUPED, AS_STORED),
-            *(SOFTMAX, HOIST_ELEMENTWISE, TABULATE),
+            *(EXPERTS, SOFTMAX, HOIST_ELEMENTWISE, TABULATE),
         ),
         about="Move elementwise operators in front of Reshape and Transpose; functions of a byte "
         "become tables, heads that share keys rows of one product.",

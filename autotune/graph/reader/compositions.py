@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Node
-from autotune.graph.reader import attention, qlinear, standard_forms
+from autotune.graph.reader import attention, experts, qlinear, standard_forms
 from autotune.graph.reader.opsets import schema_of
 from autotune.graph.rewriter import Rewrite, Rewriter
 
@@ -234,5 +234,6 @@ COMPOSITIONS: dict[str, Rewrite] = {
     "com.microsoft.FusedGemm": _fused_gemm,
     **qlinear.COMPOSITIONS,
     **attention.COMPOSITIONS,
+    **experts.COMPOSITIONS,
     **standard_forms.COMPOSITIONS,
 }

@@ -49,8 +49,12 @@ def is_quantised(model: ModelProto) -> bool:
 
 
 def _rounds(node: NodeProto) -> bool:
-    if node.op_type == "MatMulNBits":  # to bytes, where it permits that
-        return any(a.name == "accuracy_level" and a.i == LEVEL_OF_BYTES for a in node.attribute)
+    if node.op_type in ("MatMulNBits", "QMoE"):  # to bytes, where it permits that
+        values = {a.name: a.i for a in node.attribute}
+        # ONNX Runtime has no product of experts with blocks of bytes that rounds no data
+        of_bytes = values.get("block_size", 0) and values.get("expert_weight_bits", 4) == 8
+        is_so = node.op_type == "QMoE" and bool(of_bytes)
+        return is_so or values.get("accuracy_level", 0) == LEVEL_OF_BYTES
     return node.op_type.startswith(_QUANTISERS)
 
 
