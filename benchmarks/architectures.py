@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -76,59 +76,244 @@ def _rope(kind: str, **more: Any) -> dict[str, Any]:
 
 _EXPERTS = {"num_local_experts": 8, "num_experts": 8, "num_experts_per_tok": 2}
 _MOE = {**_EXPERTS, "moe_intermediate_size": 24, "norm_topk_prob": True}
-_MAMBA = {"mamba_d_state": 8, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}  # fmt: skip
-_DELTA = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4}  # fmt: skip
-_LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}  # fmt: skip
+_MAMBA = {
+    "mamba_d_state": 8,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 8,
+}
+_DELTA = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+}
+_LATENT = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+}
 _FULL_AND_LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
 _WINDOW = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     # --- experts ---
     "mixtral": Architecture("Mixtral", _EXPERTS),
-    "qwen2_moe": Architecture("Qwen2Moe", {**_MOE, "shared_expert_intermediate_size": 24, "decoder_sparse_step": 1}),
+    "qwen2_moe": Architecture(
+        "Qwen2Moe", {**_MOE, "shared_expert_intermediate_size": 24, "decoder_sparse_step": 1}
+    ),
     "qwen3_moe": Architecture("Qwen3Moe", {**_MOE, "head_dim": 8, "decoder_sparse_step": 1}),
     "olmoe": Architecture("Olmoe", _MOE),
     "gpt_oss": Architecture("GptOss", {**_EXPERTS, **_WINDOW, "head_dim": 8}),
     "granite_moe": Architecture("GraniteMoe", _EXPERTS),
     "phimoe": Architecture("Phimoe", _EXPERTS),
-    "deepseek_v3": Architecture("DeepseekV3", {**_MOE, **_LATENT, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 1, "num_key_value_heads": 4}),
-    "llama4": Architecture("Llama4", {**_EXPERTS, "num_experts_per_tok": 1, "intermediate_size_mlp": 48, "head_dim": 8, "attention_chunk_size": 8, "no_rope_layers": [1, 0], "interleave_moe_layer_step": 1}, "Llama4TextConfig"),
-    "lfm2_moe": Architecture("Lfm2Moe", {**_MOE, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1}),
+    "deepseek_v3": Architecture(
+        "DeepseekV3",
+        {
+            **_MOE,
+            **_LATENT,
+            "n_routed_experts": 8,
+            "n_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 1,
+            "num_key_value_heads": 4,
+        },
+    ),
+    "llama4": Architecture(
+        "Llama4",
+        {
+            **_EXPERTS,
+            "num_experts_per_tok": 1,
+            "intermediate_size_mlp": 48,
+            "head_dim": 8,
+            "attention_chunk_size": 8,
+            "no_rope_layers": [1, 0],
+            "interleave_moe_layer_step": 1,
+        },
+        "Llama4TextConfig",
+    ),
+    "lfm2_moe": Architecture(
+        "Lfm2Moe", {**_MOE, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1}
+    ),
     # --- linear attention, recurrences and short convolutions ---
-    "lfm2": Architecture("Lfm2", {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8}),
-    "granite_hybrid": Architecture("GraniteMoeHybrid", {**_EXPERTS, **_MAMBA, "layer_types": ["mamba", "attention"], "shared_intermediate_size": 24}),
-    "qwen3_next": Architecture("Qwen3Next", {**_MOE, **_DELTA, **_FULL_AND_LINEAR, "head_dim": 8, "shared_expert_intermediate_size": 24, "decoder_sparse_step": 1}),
-    "qwen3_5": Architecture("Qwen3_5", {**_DELTA, **_FULL_AND_LINEAR, "head_dim": 8}, "Qwen3_5TextConfig"),
-    "jamba": Architecture("Jamba", {"num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 4, "use_mamba_kernels": False}),
-    "zamba2": Architecture("Zamba2", {"mamba_d_state": 8, "mamba_ngroups": 1, "n_mamba_heads": 8, "mamba_headdim": 8, "chunk_size": 8, "layers_block_type": ["mamba", "hybrid"], "hybrid_layer_ids": [1], "num_mem_blocks": 1, "use_mem_eff_path": False}),
+    "lfm2": Architecture(
+        "Lfm2", {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8}
+    ),
+    "granite_hybrid": Architecture(
+        "GraniteMoeHybrid",
+        {
+            **_EXPERTS,
+            **_MAMBA,
+            "layer_types": ["mamba", "attention"],
+            "shared_intermediate_size": 24,
+        },
+    ),
+    "qwen3_next": Architecture(
+        "Qwen3Next",
+        {
+            **_MOE,
+            **_DELTA,
+            **_FULL_AND_LINEAR,
+            "head_dim": 8,
+            "shared_expert_intermediate_size": 24,
+            "decoder_sparse_step": 1,
+        },
+    ),
+    "qwen3_5": Architecture(
+        "Qwen3_5", {**_DELTA, **_FULL_AND_LINEAR, "head_dim": 8}, "Qwen3_5TextConfig"
+    ),
+    "jamba": Architecture(
+        "Jamba",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "mamba_d_state": 8,
+            "mamba_dt_rank": 4,
+            "use_mamba_kernels": False,
+        },
+    ),
+    "zamba2": Architecture(
+        "Zamba2",
+        {
+            "mamba_d_state": 8,
+            "mamba_ngroups": 1,
+            "n_mamba_heads": 8,
+            "mamba_headdim": 8,
+            "chunk_size": 8,
+            "layers_block_type": ["mamba", "hybrid"],
+            "hybrid_layer_ids": [1],
+            "num_mem_blocks": 1,
+            "use_mem_eff_path": False,
+        },
+    ),
     "bamba": Architecture("Bamba", {**_MAMBA, "attn_layer_indices": [1]}),
     "falcon_h1": Architecture("FalconH1", {**_MAMBA, "mamba_d_ssm": 64}),
-    "nemotron_h": Architecture("NemotronH", {"layers_block_type": ["mamba", "attention"], "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 1, "chunk_size": 8, "head_dim": 8}),
-    "mamba2": Architecture("Mamba2", {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1, "chunk_size": 8, "expand": 2}),
+    "nemotron_h": Architecture(
+        "NemotronH",
+        {
+            "layers_block_type": ["mamba", "attention"],
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 8,
+            "ssm_state_size": 8,
+            "n_groups": 1,
+            "chunk_size": 8,
+            "head_dim": 8,
+        },
+    ),
+    "mamba2": Architecture(
+        "Mamba2",
+        {
+            "num_heads": 8,
+            "head_dim": 8,
+            "state_size": 8,
+            "n_groups": 1,
+            "chunk_size": 8,
+            "expand": 2,
+        },
+    ),
     "mamba": Architecture("Mamba", {"state_size": 8, "time_step_rank": 4}),
     "olmo_hybrid": Architecture("OlmoHybrid", {**_DELTA, **_FULL_AND_LINEAR}),
-    "recurrent_gemma": Architecture("RecurrentGemma", {"lru_width": 32, "attention_window_size": 64, "head_dim": 8, "block_types": ["recurrent", "attention"]}),
+    "recurrent_gemma": Architecture(
+        "RecurrentGemma",
+        {
+            "lru_width": 32,
+            "attention_window_size": 64,
+            "head_dim": 8,
+            "block_types": ["recurrent", "attention"],
+        },
+    ),
     # --- attention ---
     "llama": Architecture("Llama"),
-    "llama_yarn": Architecture("Llama", _rope("yarn", factor=4.0, original_max_position_embeddings=128)),
-    "llama_dynamic": Architecture("Llama", {**_rope("dynamic", factor=2.0), "max_position_embeddings": 16}),
-    "llama_llama3": Architecture("Llama", _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)),
-    "phi3_long": Architecture("Phi3", {**_rope("longrope", short_factor=[1.0] * 4, long_factor=[4.0] * 4, original_max_position_embeddings=16), "original_max_position_embeddings": 16}),
-    "deepseek_v2": Architecture("DeepseekV2", {**_MOE, **_LATENT, "n_routed_experts": 8, "first_k_dense_replace": 2, "num_key_value_heads": 4}),
+    "llama_yarn": Architecture(
+        "Llama", _rope("yarn", factor=4.0, original_max_position_embeddings=128)
+    ),
+    "llama_dynamic": Architecture(
+        "Llama", {**_rope("dynamic", factor=2.0), "max_position_embeddings": 16}
+    ),
+    "llama_llama3": Architecture(
+        "Llama",
+        _rope(
+            "llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+    ),
+    "phi3_long": Architecture(
+        "Phi3",
+        {
+            **_rope(
+                "longrope",
+                short_factor=[1.0] * 4,
+                long_factor=[4.0] * 4,
+                original_max_position_embeddings=16,
+            ),
+            "original_max_position_embeddings": 16,
+        },
+    ),
+    "deepseek_v2": Architecture(
+        "DeepseekV2",
+        {
+            **_MOE,
+            **_LATENT,
+            "n_routed_experts": 8,
+            "first_k_dense_replace": 2,
+            "num_key_value_heads": 4,
+        },
+    ),
     "minicpm3": Architecture("MiniCPM3", {**_LATENT}),
     "gemma2": Architecture("Gemma2", {**_WINDOW, "head_dim": 8, "query_pre_attn_scalar": 8}),
-    "gemma3": Architecture("Gemma3", {**_WINDOW, "head_dim": 8, "query_pre_attn_scalar": 8}, "Gemma3TextConfig"),
-    "gemma3n": Architecture("Gemma3n", {**_WINDOW, "head_dim": 8, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0, 0.0], "laurel_rank": 8, "altup_num_inputs": 2, "intermediate_size": [48, 48]}, "Gemma3nTextConfig"),
+    "gemma3": Architecture(
+        "Gemma3", {**_WINDOW, "head_dim": 8, "query_pre_attn_scalar": 8}, "Gemma3TextConfig"
+    ),
+    "gemma3n": Architecture(
+        "Gemma3n",
+        {
+            **_WINDOW,
+            "head_dim": 8,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "hidden_size_per_layer_input": 8,
+            "num_kv_shared_layers": 0,
+            "activation_sparsity_pattern": [0.0, 0.0],
+            "laurel_rank": 8,
+            "altup_num_inputs": 2,
+            "intermediate_size": [48, 48],
+        },
+        "Gemma3nTextConfig",
+    ),
     "cohere2": Architecture("Cohere2", _WINDOW),
     "smollm3": Architecture("SmolLM3", {"no_rope_layers": [1, 0]}),
     "qwen3": Architecture("Qwen3", {"head_dim": 8}),
     "olmo2": Architecture("Olmo2"),
-    "qwen2_vl": Architecture("Qwen2VL", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}}, "Qwen2VLTextConfig", "Qwen2VLTextModel"),
+    "qwen2_vl": Architecture(
+        "Qwen2VL",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [1, 1, 2],
+            }
+        },
+        "Qwen2VLTextConfig",
+        "Qwen2VLTextModel",
+    ),
     "ministral": Architecture("Ministral", {**_WINDOW, "head_dim": 8}),
     "gpt2": Architecture("GPT2", {"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 128}),
     "bloom": Architecture("Bloom", {"n_layer": 2, "n_head": 4}),
     "nanochat": Architecture("NanoChat"),
-}  # fmt: skip
+}
 
 
 # --- caches as flat tensors ---
@@ -172,8 +357,8 @@ def _filled(model: Any, names: Sequence[str], tensors: Sequence[Any]) -> Any:
             layer.is_initialized = True
             layer.dtype, layer.device = tensor.dtype, tensor.device
         else:
-            kind, n, *k = name.removeprefix("past_").split(".")
-            layer, k = cache.layers[int(n)], int(k[0]) if k else 0
+            kind, n, *rest = name.removeprefix("past_").split(".")
+            layer, k = cache.layers[int(n)], int(rest[0]) if rest else 0
             getattr(layer, f"{kind}_states")[k] = tensor.clone()
             getattr(layer, f"is_{kind}_states_initialized")[k] = True
             layer.has_previous_state[k] = True
@@ -186,14 +371,19 @@ def _filled(model: Any, names: Sequence[str], tensors: Sequence[Any]) -> Any:
 def _module(model: Any, names: Sequence[str]) -> Any:
     torch: Any = import_module("torch")
 
-    class Step(torch.nn.Module):
+    class Step(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
 
         def forward(self, input_ids: Any, attention_mask: Any, *past: Any) -> Any:
             cache = _filled(self.model, names, past)
-            out = self.model(input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)  # fmt: skip
+            out = self.model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                past_key_values=cache,
+                use_cache=True,
+            )
             scores = out.logits if "logits" in out else out.last_hidden_state
             return (scores, *_states(out.past_key_values).values())
 
@@ -258,7 +448,12 @@ def export(name: str, route: str, path: Path, step: int = 3) -> dict[str, Any]:
     model, cache = _with_experts(model, route), _fresh(model)
     with torch.no_grad():
         ids = torch.tensor([PROMPT[:N_PAST]])
-        model(input_ids=ids, attention_mask=torch.ones_like(ids), past_key_values=cache, use_cache=True)  # fmt: skip
+        model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            past_key_values=cache,
+            use_cache=True,
+        )
     states = {k: v.clone() for k, v in _states(cache).items()}
     ids = torch.tensor([PROMPT[:step]])
     mask = torch.ones(1, N_PAST + step, dtype=torch.int64)
@@ -271,13 +466,35 @@ def export(name: str, route: str, path: Path, step: int = 3) -> dict[str, Any]:
     grows = [k for k in states if "key_values" in k]
     with torch.no_grad():
         if route in ("script", "loop"):
-            axes = {"input_ids": {1: "sequence"}, "attention_mask": {1: "total"}, "logits": {1: "sequence"}}
+            axes = {
+                "input_ids": {1: "sequence"},
+                "attention_mask": {1: "total"},
+                "logits": {1: "sequence"},
+            }
             axes |= {k: {2: "past"} for k in grows} | {_present(k): {2: "total"} for k in grows}
-            torch.onnx.export(_module(model, [*states]), arguments, str(path), input_names=names, output_names=outputs, dynamic_axes=axes, opset_version=17, dynamo=False)  # fmt: skip
+            torch.onnx.export(
+                _module(model, [*states]),
+                arguments,
+                str(path),
+                input_names=names,
+                output_names=outputs,
+                dynamic_axes=axes,
+                opset_version=17,
+                dynamo=False,
+            )
         else:
             auto = torch.export.Dim.DYNAMIC
             shapes = ({1: auto}, {1: auto}, tuple({2: auto} if k in grows else {} for k in states))
-            torch.onnx.export(_module(model, [*states]), arguments, str(path), input_names=names, output_names=outputs, dynamic_shapes=shapes, dynamo=True, external_data=False)  # fmt: skip
+            torch.onnx.export(
+                _module(model, [*states]),
+                arguments,
+                str(path),
+                input_names=names,
+                output_names=outputs,
+                dynamic_shapes=shapes,
+                dynamo=True,
+                external_data=False,
+            )
     return expected
 
 

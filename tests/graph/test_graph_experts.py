@@ -23,7 +23,9 @@ def normal(rng: np.random.Generator, *shape: int) -> Array:
     return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
 
 
-def saved(folder: Path, node: Any, inputs: dict[str, list[int]], constants: dict[str, Array]) -> Any:
+def saved(
+    folder: Path, node: Any, inputs: dict[str, list[int]], constants: dict[str, Array]
+) -> Any:
     ports = [
         helper.make_tensor_value_info(n, TensorProto.INT64 if n == "e" else TensorProto.FLOAT, s)
         for n, s in inputs.items()

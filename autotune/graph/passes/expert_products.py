@@ -64,7 +64,7 @@ def _replace(rw: Rewriter, side: int, gather: Node, is_turned: bool) -> None:
         weight = rw("Transpose", gather.inputs[0], perm=(0, 2, 1))
     else:
         weight = gather.inputs[0]
-    rows, width = (other.shape[-2:] if side == 1 else other.shape[:-3:-1])
+    rows, width = other.shape[-2:] if side == 1 else other.shape[:-3:-1]
     x = rw("Reshape", rw.input(1 - side), shape=(n, rows, width))
     expert = rw("Reshape", gather.inputs[1], shape=(n,))
     n_columns = rw.types[weight].shape[-1]

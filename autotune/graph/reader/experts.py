@@ -160,7 +160,9 @@ def _of_blocks(rw: Rewriter, layer: int, x: str, expert: str, order: Array) -> s
         zero = zero_points(zeros, scale.shape, bits)
     given = (q, scale.astype(np.float32), zero.astype(np.float32))
     constants = (rw.array(np.ascontiguousarray(a[:, order])) for a in given)
-    return _biased(rw, rw(EXPERT_BLOCKS, x, expert, *constants, bits=bits), slots.bias, expert, order)
+    return _biased(
+        rw, rw(EXPERT_BLOCKS, x, expert, *constants, bits=bits), slots.bias, expert, order
+    )
 
 
 def _biased(rw: Rewriter, y: str, slot: int, expert: str, order: Array) -> str:
