@@ -21,6 +21,7 @@ from autotune.loopir.visitor import rewrite_exprs, statements
 from autotune.te.expr import (
     REDUCE_BINARY,
     Binary,
+    Cast,
     Expr,
     Load,
     Select,
@@ -78,6 +79,8 @@ def conditions(term: Expr, op: str) -> Conditions:
             return known | conditions(a, op)
         case Binary(op="mul", a=a, b=b) if neutral.value == 0:
             return conditions(a, op) | conditions(b, op)
+        case Cast(a=a) if identity(op, dtype_of(a)).value == neutral.value:
+            return conditions(a, op)
         case _:
             return frozenset()
 

@@ -20,11 +20,23 @@ from autotune.search.cost.analysis import analyse
 from autotune.search.cost.nest import needed_shares
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
-from autotune.te.dag import ComputeDAG
+from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
-from autotune.te.expr import Select, variables, walk
+from autotune.te.expr import (
+    Axis,
+    Reduce,
+    Select,
+    add,
+    cast,
+    identity,
+    idx,
+    select,
+    sub,
+    variables,
+    walk,
+)
 from tests.schedule.running import assert_close, random_inputs, run_compiled
-from tests.schedule.small_dags import attention_below, conv, max_pool
+from tests.schedule.small_dags import attention_below, conv, inside, max_pool
 
 AVX2 = parse_target("x86-64-v3")
 TARGETS = [t for t in (AVX2, parse_target("x86-64-v4")) if runs_here(t)]
@@ -90,6 +102,36 @@ def test_skipped_iterations_change_no_result(
     expected = evaluate(dag, inputs)
     assert_close(interpret(program, inputs), expected, 3e-6)
     assert_close(run_compiled(program, inputs, target, 2), expected, 3e-6)
+
+
+@on_each_target
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+def test_padding_of_narrow_data_is_skipped(dtype: str, target: Target) -> None:
+    """Data that products widen are padding where what they are widened from is."""
+    dag = conv(7, 9, 5, 8, dtype=dtype)
+    program = program_of(dag, rows_of(1, 7))
+    assert conditions(program) == [{"0", "kh"}]
+    inputs = random_inputs(dag)
+    expected = evaluate(dag, inputs)
+    assert_close(interpret(program, inputs), expected, 3e-6)
+    assert_close(run_compiled(program, inputs, target, 2), expected, 3e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_padding_of_a_maximum_of_narrow_data_is_skipped_if_it_is_least_when_widened(
+    dtype: str,
+) -> None:
+    """The least byte is no padding of float32: negative infinity is."""
+    x = placeholder("x", (7, 6, 2), dtype)
+    y, ch, k, j = Axis("h", 7), Axis("c", 6), Axis("k", 3), Axis("j", 2)
+    row = sub(add(y.var, k.var), idx(1))
+    least = identity("max", dtype)
+    padded = cast("float32", select(inside(row, 7), x.tensor[row, ch, j], least))
+    dag = ComputeDAG((x, compute("pool", (y, ch), Reduce("max", padded, (k, j)))), ("pool",))
+    program = program_of(dag, ())
+    assert conditions(program) == ([{"h", "k"}] if dtype == "bfloat16" else [])
+    inputs = random_inputs(dag)
+    assert_close(interpret(program, inputs), evaluate(dag, inputs), 0.0)
 
 
 def test_padding_times_infinite_weight_is_skipped() -> None:

@@ -16,6 +16,7 @@ from autotune.codegen.compile import compile_program
 from autotune.codegen.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.pack import pack
+from autotune.dtypes import DTYPES
 from autotune.loopir.interp import interpret
 from autotune.loopir.nodes import Buffer, Program
 from autotune.loopir.verify import verify
@@ -34,8 +35,8 @@ def random_inputs(dag: ComputeDAG, seed: int = 0) -> dict[str, Array]:
     out: dict[str, Array] = {}
     for p in dag.placeholders:
         shape, dtype = p.tensor.shape, p.tensor.dtype
-        if dtype.startswith("float"):
-            out[p.name] = rng.standard_normal(shape).astype(dtype)
+        if DTYPES[dtype].is_float:
+            out[p.name] = rng.standard_normal(shape).astype(DTYPES[dtype].numpy)
         else:
             low = 0 if dtype in ("bool", "uint8") else -20
             out[p.name] = rng.integers(low, 2 if dtype == "bool" else 200, shape).astype(dtype)

@@ -20,10 +20,12 @@ from autotune.te.expr import (
     add,
     both,
     call,
+    cast,
     compare,
     div,
     f32,
     floordiv,
+    identity,
     idx,
     maximum,
     minimum,
@@ -59,28 +61,30 @@ def conv(
     stride: int = 1,
     channels_first: bool = False,
     dilation: int = 1,
+    dtype: str = "float32",
 ) -> ComputeDAG:
-    """relu(conv(pad(x)) + bias), channels innermost."""
+    """relu(conv(pad(x)) + bias), channels innermost; data and weights of `dtype`."""
     size = (k - 1) * dilation + 1
     p = size // 2
     oh, ow = (h + 2 * p - size) // stride + 1, (w + 2 * p - size) // stride + 1
     y, x, o = Axis("h", oh), Axis("w", ow), Axis("o", oc)
     kh, kw, c = Axis("kh", k), Axis("kw", k), Axis("c", ic)
-    image = placeholder("x", (ic, h, w) if channels_first else (h, w, ic))
-    weight = placeholder("weight", (k, k, ic, oc), constant=True)
+    image = placeholder("x", (ic, h, w) if channels_first else (h, w, ic), dtype)
+    weight = placeholder("weight", (k, k, ic, oc), dtype, constant=True)
     bias = placeholder("bias", (oc,), constant=True)
     ph, pw = Axis("h", (oh - 1) * stride + size), Axis("w", (ow - 1) * stride + size)
     pc = Axis("c", ic)
     row, col = sub(ph.var, idx(p)), sub(pw.var, idx(p))
     at = (pc, row, col) if channels_first else (row, col, pc)
-    value = select(both(inside(row, h), inside(col, w)), image.tensor[at], f32(0))
+    zero = identity("sum", dtype)
+    value = select(both(inside(row, h), inside(col, w)), image.tensor[at], zero)
     pad = compute("pad", (ph, pw, pc), value)
     row, col = (
         add(mul(i.var, idx(stride)), mul(t.var, idx(dilation))) for i, t in ((y, kh), (x, kw))
     )
-    load = pad.tensor[row, col, c]
-    body = Reduce("sum", mul(load, weight.tensor[kh, kw, c, o]), (kh, kw, c))
-    out = compute("conv", (y, x, o), body)
+    load, factor = pad.tensor[row, col, c], weight.tensor[kh, kw, c, o]
+    product = mul(cast("float32", load), cast("float32", factor))
+    out = compute("conv", (y, x, o), Reduce("sum", product, (kh, kw, c)))
     biased = compute("biased", (y, x, o), add(out.tensor[y, x, o], bias.tensor[o]))
     relu = compute("relu", (y, x, o), maximum(f32(0), biased.tensor[y, x, o]))
     return ComputeDAG((image, weight, bias, pad, out, biased, relu), ("relu",))
