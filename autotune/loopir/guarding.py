@@ -56,7 +56,9 @@ from autotune.te.expr import (
     select,
 )
 
-LIMIT = 2.0**56
+MAX_DATA = 2.0**28
+"""Transformed data that are larger are not bounded."""
+LIMIT = MAX_DATA**2
 """Largest sum of squares of the transformed data of one decision. Blocks of a million elements of
 order 10⁴ are below it, elements of order 10⁸ never."""
 MAX_WEIGHT = 2.0**28

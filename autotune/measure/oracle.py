@@ -46,6 +46,7 @@ from autotune.te.expr import (
 from autotune.te.intrinsics import INTRINSICS
 from autotune.te.numbers import numbers
 from autotune.te.ragged import pointers
+from autotune.te.roundoff import roundoff
 from autotune.te.whole_numbers import whole_factors, whole_sums
 
 Array = NDArray[Any]
@@ -192,13 +193,6 @@ def needs_positive(dag: ComputeDAG) -> bool:
                 case Binary(op="div", b=b) if not isinstance(b, Const):
                     return True
     return False
-
-
-def roundoff(dag: ComputeDAG) -> float:
-    """Spacing from 1 on of the narrowest floats that something is rounded to; 0 for float32."""
-    casts = (e.dtype for op in dag.computes for e in walk(op.body) if isinstance(e, Cast))
-    records = [DTYPES[name] for name in (*casts, *(op.tensor.dtype for op in dag.computes))]
-    return max((d.eps for d in records if d.is_narrow and d.is_float), default=0.0)
 
 
 def is_stepped(dag: ComputeDAG) -> bool:

@@ -6,6 +6,9 @@ Each tile of m outputs is Aᵀ [(G w) ⊙ (Bᵀ x)] along each window axis (`sch
 Everything else that a convolution sums over stays inside ⊙, which becomes one matrix product per
 point. G is applied to the weights at compile time.
 
+Factors narrower than the sum are transformed in float32 and multiplied narrow: what is transformed
+is rounded to their type.
+
 Where taps are d elements apart, rows h = d·i + p of one phase p are a convolution whose taps are
 neighbours: the results of all phases are computed one beside the other, and then put in order.
 """
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
+from autotune.dtypes import is_float
 from autotune.errors import ScheduleError
 from autotune.schedule.filtering import Filtering, combine, filtering
 from autotune.schedule.state import Rewritten, Transformed
@@ -24,6 +28,7 @@ from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, compute
 from autotune.te.expr import (
     Axis,
     Binary,
+    Cast,
     Expr,
     Load,
     Reduce,
@@ -31,15 +36,19 @@ from autotune.te.expr import (
     Var,
     add,
     both,
+    cast,
     compare,
-    f32,
     floordiv,
+    identity,
     idx,
     mod,
     mul,
     select,
     variables,
 )
+
+_WIDE = "float32"
+"""The type of sums, and of the constants of the transforms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A sum of products of data and constant weights over windows that overlap."""
+    """A sum of products of data and constant weights over windows that overlap.
+
+    Both are of one type, float32 or narrower floats that are widened.
+    """
 
     op: Compute
     data: Load
@@ -94,13 +106,15 @@ def convolution(dag: ComputeDAG, name: str) -> Convolution | None:
     op = dag[name]
     if not isinstance(op, Compute) or not isinstance(op.body, Reduce) or op.body.op != "sum":
         return None
-    if op.tensor.dtype != "float32":  # the type of the constants of the transforms
+    if op.tensor.dtype != _WIDE:
         return None
     product = op.body.body
     if not isinstance(product, Binary) or product.op != "mul":
         return None
-    a, b = product.a, product.b
+    a, b = _narrow(product.a), _narrow(product.b)
     if not isinstance(a, Load) or not isinstance(b, Load):
+        return None
+    if a.tensor.dtype != b.tensor.dtype or not is_float(a.tensor.dtype):
         return None
     data, weight = (b, a) if dag.is_constant(a.tensor.name) else (a, b)
     if not dag.is_constant(weight.tensor.name) or dag.is_constant(data.tensor.name):
@@ -108,6 +122,11 @@ def convolution(dag: ComputeDAG, name: str) -> Convolution | None:
     pairs = tuple(p for t in op.reduce_axes if (p := _pair(op, data, weight, t)) is not None)
     found = Convolution(op, data, weight, pairs)
     return found if pairs and found.channels else None
+
+
+def _narrow(factor: Expr) -> Expr:
+    """A factor before it is widened."""
+    return factor.a if isinstance(factor, Cast) else factor
 
 
 def _pair(op: Compute, data: Load, weight: Load, tap: Axis) -> Pair | None:
@@ -167,6 +186,7 @@ class _Rewriter:
     def __init__(self, dag: ComputeDAG, conv: Convolution, m: int) -> None:
         self.dag, self.conv, self.m = dag, conv, m
         self.name = conv.op.name
+        self.dtype = conv.data.tensor.dtype
         self.filters = [filtering(m, p.tap.extent, p.stride) for p in conv.pairs]
         self.points = [
             Axis(f"{p.axis.name}_point", len(f.data))
@@ -234,7 +254,8 @@ class _Rewriter:
         axes = tuple(Axis(f"d{n}", e, limits.get(n)) for n, e in enumerate(shape))
         known |= {n: idx(e) for n, e in enumerate(x.shape) if n not in ends and shape[n] > e}
         tests = [compare("lt", axes[n].var, known[n]) for n in sorted(known)]
-        body = select(reduce(both, tests), Load(x, tuple(a.var for a in axes)), f32(0.0))
+        zero = identity("sum", self.dtype)
+        body = select(reduce(both, tests), Load(x, tuple(a.var for a in axes)), zero)
         wide = compute(f"{self.name}.wide", axes, body)
         return wide.tensor, [wide]
 
@@ -248,10 +269,14 @@ class _Rewriter:
             behind = [Axis(f"{q.axis.name}_in", len(g.data[0])) for q, g in self._after(n)]
             axes = (*self.points[:n], point, *behind, *rest)
             read = self._reader(tensor, n, behind)
-            body = combine(f.data, point.var, read)
+            body = self._rounded(combine(f.data, point.var, read), n)
             out.append(compute(f"{self.name}.x{n + 1}", axes, body))
             tensor = out[-1].tensor
         return out
+
+    def _rounded(self, body: Expr, n: int) -> Expr:
+        """The n-th transform of a factor: of the last one, what is multiplied."""
+        return cast(self.dtype, body) if n == len(self.filters) - 1 else body
 
     def _after(self, n: int) -> list[tuple[Pair, Filtering]]:
         return list(zip(self.conv.pairs, self.filters, strict=True))[n + 1 :]
@@ -278,7 +303,7 @@ class _Rewriter:
                 if p.axis.name in self.phases:
                     start = add(start, self.phases[p.axis.name].var)
                 at[p.dimension] = add(start, mul(i, idx(p.dilation)))
-            return Load(tensor, tuple(at))
+            return cast(_WIDE, Load(tensor, tuple(at)))
 
         return first
 
@@ -294,7 +319,8 @@ class _Rewriter:
         for n, f in enumerate(self.filters):
             left = [a for d, a in enumerate(axes) if d not in taps[: n + 1]]
             out = (*self.points[: n + 1], *left)
-            body = combine(f.weight, self.points[n].var, _along(tensor, at, n, taps, axes))
+            read = _along(tensor, at, n, taps, axes)
+            body = self._rounded(combine(f.weight, self.points[n].var, read), n)
             derived.append(compute(f"{load.tensor.name}.points{n + 1}", out, body))
             tensor, at = derived[-1].tensor, [a.var for a in out]
         return tensor, tuple(derived)
@@ -306,7 +332,8 @@ class _Rewriter:
         points = tuple(a.var for a in self.points)
         x = Load(data, (*points, *(a.var for a in self._data_axes())))
         rest = (i for i in self.conv.weight.indices if not (isinstance(i, Var) and i.name in taps))
-        product = mul(x, Load(weight, (*points, *rest)))
+        w = Load(weight, (*points, *rest))
+        product = mul(cast(_WIDE, x), cast(_WIDE, w))
         axes = (*self.points, *self._in_phases(self.conv.op.axes, self.tiles))
         body = Reduce("sum", product, self.conv.channels)
         return compute(f"{self.name}.products", axes, body)
@@ -363,6 +390,6 @@ def _along(
     def one(k: int) -> Expr:
         index: list[Expr] = list(at)
         index[position] = idx(k)
-        return Load(tensor, tuple(index))
+        return cast(_WIDE, Load(tensor, tuple(index)))
 
     return one

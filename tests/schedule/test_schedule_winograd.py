@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autotune.dtypes import DTYPES
 from autotune.errors import ScheduleError
+from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
+from autotune.loopir.verify import verify
 from autotune.schedule.filtering import Matrix, filtering
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import Winograd, steps_from_json, steps_to_json
@@ -14,13 +17,16 @@ from autotune.schedule.winograd import convolution, rewrite
 from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
-from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.evaluate import derive, evaluate
-from autotune.te.expr import Axis, Const, Reduce, add, idx, maximum, mul
-from tests.schedule.running import assert_close, assert_computes, random_inputs
+from autotune.te.expr import Axis, Const, Reduce, add, cast, idx, maximum, mul
+from tests.schedule.running import assert_close, assert_computes, random_inputs, run_compiled
 from tests.schedule.small_dags import conv
+from tests.targets import AVX2, BF16
 
 TARGETS = [t for t in (parse_target("x86-64-v3"), parse_target("x86-64-v4")) if runs_here(t)]
+STEP = 2.0**-7
+"""Spacing of bfloat16 from 1 on."""
 
 
 def valid_conv(
@@ -44,9 +50,11 @@ def valid_conv(
         add(mul(i.var, idx(s)), mul(k.var, idx(d)))
         for i, s, k, d in zip((y, z), strides, (a, b), dilations, strict=True)
     )
-    product = mul(x.tensor[row, column, c], weight.tensor[a, b, c, o])
+    wide = "float32" if DTYPES[dtype].is_narrow else dtype
+    factors = (x.tensor[row, column, c], weight.tensor[a, b, c, o])
+    product = mul(*(cast(wide, f) for f in factors))
     total = compute("total", (y, z, o), Reduce("sum", product, (a, b, c)))
-    relu = compute("relu", (y, z, o), maximum(Const(0.0, dtype), total.tensor[y, z, o]))
+    relu = compute("relu", (y, z, o), maximum(Const(0.0, wide), total.tensor[y, z, o]))
     return ComputeDAG((x, weight, total, relu), ("relu",))
 
 
@@ -111,6 +119,56 @@ def test_rewriting_keeps_the_meaning(dag: ComputeDAG, taps: tuple[str, ...], m: 
     assert_close(found, evaluate(dag, inputs), 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("dag", "taps"),
+    [
+        (conv(10, 11, 16, 5, dtype="bfloat16"), ("kh", "kw")),
+        (conv(12, 9, 16, 5, dtype="bfloat16", stride=2), ("kh", "kw")),
+        (conv(13, 14, 16, 3, dtype="bfloat16", dilation=2), ("kw",)),
+        (conv(5, 18, 128, 64, dtype="bfloat16"), ("kh", "kw")),
+    ],
+)
+def test_products_of_narrow_factors_stay_narrow(dag: ComputeDAG, taps: tuple[str, ...]) -> None:
+    """They are transformed in float32, and rounded once more: to less than a step of the type."""
+    inputs = random_inputs(dag)
+    new = rewrite(dag, "conv", taps, 2)
+    (products,) = (op for op in new.dag.computes if op.name == "conv.products")
+    assert {x.tensor.dtype for x in products.reads} == {"bfloat16"}
+    inner = [op for op in new.dag.computes if op.name in ("conv.x1", "conv.y1")][: len(taps) - 1]
+    assert all(op.tensor.dtype == "float32" for op in inner)
+    found = evaluate(new.dag, derive(new.derived, inputs))
+    assert_close(found, expected := evaluate(dag, inputs), STEP)
+    assert np.abs(found["relu"] - expected["relu"]).max() > 2.0**-12
+
+
+def rounded(dag: ComputeDAG, dtype: str) -> ComputeDAG:
+    """`dag` with its result rounded to `dtype`."""
+    relu = dag["relu"]
+    assert isinstance(relu, Compute)
+    value = cast("float32", cast(dtype, relu.tensor[relu.axes]))
+    stored = compute("stored", relu.axes, value)
+    return ComputeDAG((*dag.ops, stored), ("stored",))
+
+
+@pytest.mark.parametrize(
+    ("dag", "found"),
+    [
+        (conv(8, 8, 8, 16), {"winograd2", "winograd4"}),
+        (rounded(conv(8, 8, 8, 16, dtype="bfloat16"), "bfloat16"), {"winograd2"}),
+        (valid_conv(8, 8, 8, 16, 3, 3, "bfloat16"), set()),
+        (rounded(conv(8, 8, 8, 16, dtype="float16"), "float16"), set()),
+        (rounded(conv(8, 8, 8, 16, dtype="int8"), "bfloat16"), set()),
+    ],
+    ids=["float32", "bfloat16", "results in float32", "float16", "int8"],
+)
+def test_narrow_factors_have_small_tiles_where_results_are_rounded_so(
+    dag: ComputeDAG, found: set[str]
+) -> None:
+    """F(4, 3) is off by many steps of bfloat16; transformed data may exceed float16."""
+    names = {s.name.split("+")[0] for s in generate_sketches(dag, TARGETS[-1])}
+    assert {n for n in names if "winograd" in n} == found
+
+
 def test_what_is_no_convolution_over_overlapping_windows() -> None:
     assert convolution(conv(stride=3), "conv") is None
     assert convolution(conv(9, 9, stride=2, dilation=2), "conv") is None
@@ -152,3 +210,24 @@ def test_every_sketch_computes_the_convolution(dag: ComputeDAG, target: Target) 
         for row in rows:
             program = lower(dag, sketch.bind(row))
             assert_computes(program, inputs, expected, target, (2,), 5e-6)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [BF16, AVX2], ids=lambda t: t.cpu)
+def test_narrow_products_between_transforms_compute_the_convolution(target: Target) -> None:
+    """On a CPU with an instruction for them, and by products of float32."""
+    dag = rounded(conv(5, 6, 8, 20, dtype="bfloat16"), "bfloat16")
+    inputs = random_inputs(dag)
+    expected = evaluate(dag, inputs)
+    rng = np.random.default_rng(0)
+    sketches = [s for s in generate_sketches(dag, target) if "winograd" in s.name]
+    assert any("dot2" in s.name for s in sketches) == (target is BF16)
+    for sketch in sketches[-1:]:
+        rows = sketch.sample(50, rng)
+        (row,) = rows[analyse(dag, sketch, rows, target).valid][:1]
+        program = lower(dag, sketch.bind(row))
+        verify(program)
+        assert_close(interpret(program, inputs), expected, STEP)
+        if runs_here(target):
+            assert_close(run_compiled(program, inputs, target, 2), expected, STEP)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+from autotune.dtypes import DTYPES
+from autotune.loopir.guarding import MAX_DATA
 from autotune.schedule.narrow_products import product
 from autotune.schedule.steps import NarrowProducts, Parts, Winograd
-from autotune.schedule.winograd import convolution
+from autotune.schedule.winograd import Convolution, convolution
 from autotune.search.partial import Partial, begin
 from autotune.search.rules.rows import terms_fill_lanes
 from autotune.search.space import Tag
@@ -16,6 +18,7 @@ from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Reduce, Select, walk
 from autotune.te.prefixes import prefixes
 from autotune.te.ragged import ragged_axes
+from autotune.te.roundoff import roundoff
 from autotune.te.whole_numbers import whole_sums
 from autotune.te.windows import reuses
 
@@ -116,11 +119,25 @@ def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:
         if found is None or _count(found.channels) < MIN_CHANNELS or not found.outputs:
             continue
         taps = tuple(p.tap.name for p in found.pairs)
-        widest = max(p.n_taps for p in found.pairs)
-        for tile in range(2, MAX_POINTS - widest + 2, 2):
+        for tile in _tiles(dag, found):
             step = Winograd(op.name, taps, tile)
             out.append(begin(dag).add(step, tags=(_WINOGRAD[tile],)))
     return out
+
+
+def _tiles(dag: ComputeDAG, found: Convolution) -> range:
+    """Results of a tile that the number of points allows.
+
+    Where transformed data are rounded to a narrow type, results of F(2, 3) are off by up to three
+    quarters of its spacing, those of F(4, 3) by eight times that: two, where one step of the type
+    is allowed because something is rounded to it. It has to hold all data that are transformed.
+    """
+    widest = max(p.n_taps for p in found.pairs)
+    dtype = DTYPES[found.data.tensor.dtype]
+    if not dtype.is_narrow:
+        return range(2, MAX_POINTS - widest + 2, 2)
+    is_allowed = dtype.high > MAX_DATA and roundoff(dag) >= dtype.eps
+    return range(2, 3 if is_allowed else 2)
 
 
 def narrow_products_pay(target: Target) -> bool:

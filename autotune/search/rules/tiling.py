@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, replace
-from math import prod
 
 from autotune.schedule.state import State
 from autotune.schedule.steps import (
@@ -53,6 +52,7 @@ from autotune.search.rules.variants import (
     hold_wider,
     matrix_domain,
     row_domain,
+    split_dot,
     terms_together,
     widened,
     with_dots,
@@ -62,7 +62,7 @@ from autotune.search.space import Role
 from autotune.target import Target
 from autotune.te.chains import matches
 from autotune.te.dag import Compute, Placeholder
-from autotune.te.expr import Axis, variables
+from autotune.te.expr import variables
 from autotune.te.numbers import elements
 from autotune.te.products import products_of
 from autotune.te.windows import MAX_WINDOW, only_pads, reuses, window_size
@@ -317,7 +317,7 @@ def place_anchor(
     out = p.add(ComputeAt(a, op.name, loops.tiles[-1] if loops.tiles else loops.blocks[-1]))
     lanes = Hole(f"{loops.prefix}lanes") if v.interleave == 1 else target.lanes
     out = out.add(Split(a, channel, (lanes,)))
-    out, terms = _split_dot(out, anchor, v)
+    out, terms = split_dot(out, anchor, v)
     last, groups, dots = terms.steps, terms.groups, terms.dots
     out, pixels, rows = _split_rows(out, anchor, v, pixels, loops.prefix)
     reduction = [*terms.outer, last.name]
@@ -333,34 +333,6 @@ def place_anchor(
     marks += [Annotate(a, n, "tile") for n in matrix]
     marks += [Annotate(a, f"{channel}.1", "vectorize"), *(Annotate(a, n, "dot") for n in dots)]
     return out.add(*marks)
-
-
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """The reduction loops of an anchor: `outer` ones, `steps` of one multiply-add each, and inside
-    of one: loops over the `groups` of terms that it takes, and over the terms of one (`dots`)."""
-
-    outer: tuple[str, ...]
-    steps: Axis
-    groups: tuple[str, ...] = ()
-    dots: tuple[str, ...] = ()
-
-
-def _split_dot(p: Partial, anchor: Compute, v: TilingVariant) -> tuple[Partial, _Terms]:
-    """The last reduction axis, or the last two, in steps of one multiply-add."""
-    *outer, last = anchor.reduce_axes
-    if v.dot_terms == 1:
-        return p, _Terms(tuple(a.name for a in outer), last)
-    factors: tuple[int, ...] = (v.dot_terms,)
-    dots = (f"{last.name}.1",)
-    if v.matrices is not None and v.matrices.is_pair:
-        factors, dots, last = (v.matrices.groups,), (last.name,), outer.pop()
-    elif v.matrices is not None:
-        factors, dots = (v.matrices.groups, v.dot_terms), (f"{last.name}.2",)
-    out = p.add(Split(anchor.name, last.name, factors, "split"))
-    steps = Axis(f"{last.name}.0", last.extent // prod(factors))
-    groups = () if v.matrices is None else (f"{last.name}.1",)
-    return out, _Terms(tuple(a.name for a in outer), steps, groups, dots)
 
 
 def _split_rows(
@@ -385,7 +357,7 @@ def _place_blocked_anchor(
     tiled = [(rename[x.name].name, f"{x.name}.tile") for x in op.axes[:-1] if x.extent > 1]
     ones = [rename[x.name].name for x in op.axes[:-1] if x.extent == 1]
     out = p.add(ComputeAt(a, op.name, loops.blocks[-1]))
-    out, terms = _split_dot(out, anchor, v)
+    out, terms = split_dot(out, anchor, v)
     last, groups, dots = terms.steps, terms.groups, terms.dots
     reduction = [*terms.outer, f"{last.name}.1"]
     blocks = _block_domain(last.extent, 4 if v.matrices else 16)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
+from math import prod
 
 from autotune.dtypes import is_float
-from autotune.schedule.steps import CacheRead, CacheTerms, ComputeInline
+from autotune.schedule.steps import CacheRead, CacheTerms, ComputeInline, Split
 from autotune.search.partial import Partial
 from autotune.search.rules.interleaving import interleave_tags
 from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.dag import Compute
-from autotune.te.expr import Load, dtype_of
+from autotune.te.expr import Axis, Load, dtype_of
 from autotune.te.products import Matrices, as_matrices, dot_form, dot_forms, in_order, products_of
 
 _LEAST_ROWS = 4
@@ -66,9 +67,13 @@ class TilingVariant:
             Tag.PER_K: self.producers_per_k,
             Tag.MATRICES: self.matrices is not None,
         }
+        return (*(tag for tag, is_on in marked.items() if is_on), *self.form_tags)
+
+    @property
+    def form_tags(self) -> tuple[Tag, ...]:
+        """How lanes and terms of a multiply-add are used."""
         dots = {2: (Tag.DOT2,), 4: (Tag.DOT4,)}.get(self.dot_terms, ())
-        structure = (tag for tag, is_on in marked.items() if is_on)
-        return (*structure, *interleave_tags(self.interleave), *dots)
+        return (*interleave_tags(self.interleave), *dots)
 
 
 def with_dots(
@@ -86,6 +91,34 @@ def with_dots(
     dots = [replace(v, dot_terms=f.terms) for f in forms for v in plain]
     is_all = len(products_of(anchor)) > 1 or (dots and integers)
     return dots if is_all else variants + dots
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The reduction loops of an anchor: `outer` ones, `steps` of one multiply-add each, and inside
+    of one: loops over the `groups` of terms that it takes, and over the terms of one (`dots`)."""
+
+    outer: tuple[str, ...]
+    steps: Axis
+    groups: tuple[str, ...] = ()
+    dots: tuple[str, ...] = ()
+
+
+def split_dot(p: Partial, anchor: Compute, v: TilingVariant) -> tuple[Partial, Terms]:
+    """The last reduction axis, or the last two, in steps of one multiply-add."""
+    *outer, last = anchor.reduce_axes
+    if v.dot_terms == 1:
+        return p, Terms(tuple(a.name for a in outer), last)
+    factors: tuple[int, ...] = (v.dot_terms,)
+    dots = (f"{last.name}.1",)
+    if v.matrices is not None and v.matrices.is_pair:
+        factors, dots, last = (v.matrices.groups,), (last.name,), outer.pop()
+    elif v.matrices is not None:
+        factors, dots = (v.matrices.groups, v.dot_terms), (f"{last.name}.2",)
+    out = p.add(Split(anchor.name, last.name, factors, "split"))
+    steps = Axis(f"{last.name}.0", last.extent // prod(factors))
+    groups = () if v.matrices is None else (f"{last.name}.1",)
+    return out, Terms(tuple(a.name for a in outer), steps, groups, dots)
 
 
 def with_matrices(

@@ -24,7 +24,6 @@ from autotune.schedule.steps import (
     Hole,
     Parallel,
     Reorder,
-    Size,
     Split,
 )
 from autotune.search.partial import (
@@ -39,7 +38,8 @@ from autotune.search.partial import (
     tile_domain,
     unroll_last,
 )
-from autotune.search.rules.interleaving import in_parts, interleave_tags, interleaving
+from autotune.search.rules.interleaving import in_parts, interleaving
+from autotune.search.rules.variants import TilingVariant, split_dot, with_dots
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import only_producer
@@ -71,7 +71,9 @@ def tile_transformed_reduction(p: Partial, name: str, target: Target) -> list[Pa
     if chain is None:
         return None
     factors = (1, *interleaving(state.dag, chain.anchor, target)[:1])
-    return [_tile(p, chain, whole, n, target) for n in factors for whole in (False, True)]
+    plain = [TilingVariant(interleave=n) for n in factors]
+    variants = with_dots(plain, chain.anchor, target)
+    return [_tile(p, chain, whole, v, target) for v in variants for whole in (False, True)]
 
 
 def _chain(dag: ComputeDAG, consumer: Compute) -> _Chain | None:
@@ -117,10 +119,10 @@ def _mixes(op: Compute) -> bool:
     return len(loads) > len({x.tensor.name for x in loads})
 
 
-def _tile(p: Partial, c: _Chain, whole: bool, factor: int, target: Target) -> Partial:
+def _tile(p: Partial, c: _Chain, whole: bool, v: TilingVariant, target: Target) -> Partial:
     op = c.consumer
-    if factor > 1:
-        p, total, anchor = in_parts(p, c.anchor, factor)
+    if v.interleave > 1:
+        p, total, anchor = in_parts(p, c.anchor, v.interleave)
         c = replace(c, inverse=(*c.inverse, total), anchor=anchor)
     pixels = [a for a in op.axes[:-1] if a.extent > 1]
     ones = [a.name for a in op.axes[:-1] if a.extent == 1]
@@ -145,10 +147,10 @@ def _tile(p: Partial, c: _Chain, whole: bool, factor: int, target: Target) -> Pa
     out = out.add(Annotate(op.name, lane, "vectorize"))
     for stage in c.inverse:
         out = _place_transform(out, stage, op.name, vector)
-    out = _place_product(out, c, panel, target.lanes if factor > 1 else Hole("lanes"))
+    out = _place_product(out, c, panel, v, target)
     out = _place_data(out, c, None if whole else blocks[-1], target)
     names = (s.name for s in (op, *c.inverse, c.anchor, *c.data))
-    tags = (Tag.WHOLE if whole else Tag.BLOCKED, *interleave_tags(factor))
+    tags = (Tag.WHOLE if whole else Tag.BLOCKED, *v.form_tags)
     return out.add(done=names, tags=tags)
 
 
@@ -159,25 +161,36 @@ def _place_transform(p: Partial, op: Compute, host: str, loop: str) -> Partial:
     return out.add(Annotate(op.name, op.axes[-1].name, "vectorize"))
 
 
-def _place_product(p: Partial, c: _Chain, loop: str, lanes: Size) -> Partial:
+def _place_product(p: Partial, c: _Chain, loop: str, v: TilingVariant, target: Target) -> Partial:
     """The batched product of one panel: batch, register tiles, reduction."""
     a = c.anchor
     batch, rows = batch_and_rows(a)
-    channel, last = a.axes[-1].name, a.reduce_axes[-1]
-    reduction = [x.name for x in a.reduce_axes]
+    channel = a.axes[-1].name
+    lanes = target.lanes if v.interleave > 1 else Hole("lanes")
     out = p.add(ComputeAt(a.name, c.consumer.name, loop))
     for name in rows:
         extent = next(x.extent for x in a.axes if x.name == name)
         out = out.hole(f"{name}.rows", tile_domain(extent), Role.TILE)
         out = out.add(Split(a.name, name, (Hole(f"{name}.rows"),), "split"))
     out = out.add(Split(a.name, channel, (lanes,)))
-    out, reduction, unrolled = unroll_last(out, a, last, reduction)
+    out, terms = split_dot(out, a, v)
+    reduction = [*terms.outer, terms.steps.name]
+    out, reduction, unrolled = unroll_last(out, a, terms.steps, reduction)
     inner = [f"{n}.1" for n in rows] + [f"{channel}.0"]
     kept = [n for n in unrolled if n not in reduction]
-    order = (*batch, *(f"{n}.0" for n in rows), *reduction, *kept, *inner, f"{channel}.1")
+    order = (
+        *batch,
+        *(f"{n}.0" for n in rows),
+        *reduction,
+        *kept,
+        *inner,
+        f"{channel}.1",
+        *terms.dots,
+    )
     out = out.add(Reorder(a.name, order))
     out = out.add(*(Annotate(a.name, n, "unroll") for n in (*unrolled, *inner)))
     out = out.add(Annotate(a.name, f"{channel}.1", "vectorize"))
+    out = out.add(*(Annotate(a.name, n, "dot") for n in terms.dots))
     return pack_constants(out, a)
 
 
