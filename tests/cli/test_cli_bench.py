@@ -177,6 +177,7 @@ def test_per_task_beside_the_records_it_was_compiled_from(
         assert task["alone_s"] == best[task["key"]].result.latency_s
         assert task["ratio"] == pytest.approx(task["time_s"] / task["alone_s"])
         assert task["slow"] == (task["ratio"] > 1.15)
+        assert task["limit_share"] == pytest.approx(task["limit_s"] / task["time_s"])
     assert data["tasks_s"] == pytest.approx(sum(t["time_s"] for t in data["tasks"]))
     assert sum(t["share"] for t in data["tasks"]) == pytest.approx(1)
     assert data["between_s"] == pytest.approx(data["inference_s"] - data["tasks_s"])

@@ -17,6 +17,7 @@ from autotune.errors import ArtifactError, ExitCode, UsageError
 from autotune.extent import Length
 from autotune.network.artifact import container, digests
 from autotune.network.artifact.artifact import VERSION, Tuned
+from autotune.network.artifact.work import Work
 from autotune.network.runtime.loading import load, read_artifact
 from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.hand_made import reversing
@@ -54,6 +55,12 @@ def test_latencies_of_tasks_are_kept(tmp_path: Path) -> None:
     tuned = {"t": Tuned(1.25e-3, 2)}
     replace(reversing(4), tuned=tuned).save(tmp_path / "net.atn")
     assert read_artifact(tmp_path / "net.atn").tuned == tuned
+
+
+def test_what_tasks_do_at_least_is_kept(tmp_path: Path) -> None:
+    works = {"t": (Work(0, {"fma": 1024}, 512, 896),)}
+    replace(reversing(4), works=works).save(tmp_path / "net.atn")
+    assert read_artifact(tmp_path / "net.atn").works == works
 
 
 def test_artifacts_from_before_digests_are_refused(saved: Path) -> None:

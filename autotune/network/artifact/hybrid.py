@@ -202,6 +202,7 @@ def hybrid_artifact(
         "constant_inputs": first.constant_inputs,
         "autotune_version": __version__,
         "precision": first.precision,
+        "works": compiled[0].works if compiled else {},
     }
     return _joined(plans, image, constants, common)
 

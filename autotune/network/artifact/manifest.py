@@ -12,7 +12,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Annotated, Any, get_type_hints
 
-from autotune.codec import Holds, Misfit, coded
+from autotune.codec import LEFT_OUT, Holds, Misfit, coded
 from autotune.codegen.elf import Region
 from autotune.codegen.link import Image
 from autotune.codegen.relocations import MACHINES, WASM32
@@ -43,15 +43,6 @@ _FIELDS = (
 )
 """In the order in which they are looked at."""
 _SHARED = tuple(name for name in _FIELDS if name not in OF_VARIANT)
-_OPTIONAL = {
-    "constant_inputs": "its constant inputs cannot be",
-    "precision": "its precision cannot be",
-    "stored": "its tasks with records of a store cannot be",
-    "state": "its state cannot be",
-    "lengths": "its lengths cannot be",
-    "written": "the lengths that it writes cannot be",
-    "ragged": "its rows cannot be",
-}
 
 
 def require_manifest(manifest: Json) -> None:
@@ -95,14 +86,11 @@ def require_shared(manifest: Json) -> None:
 
 def fields_in(manifest: Json, names: Iterable[str]) -> dict[str, Any]:
     """Fields by name, with those that may be missing. Raises Damaged."""
-    found = {}
-    for name in names:
-        require(name in manifest, f"its manifest has no '{name}'")
-        found[name] = read(name, manifest[name], f"'{name}' in its manifest cannot be")
-    for name, reason in _OPTIONAL.items():
-        if name in manifest:
-            found[name] = read(name, manifest[name], reason)
-    return found
+    known = tuple(names)
+    missing = next((name for name in known if name not in manifest), None)
+    require(missing is None, f"its manifest has no '{missing}'")
+    given = (*known, *(name for name in _optional() if name in manifest))
+    return {n: read(n, manifest[n], f"'{n}' in its manifest cannot be") for n in given}
 
 
 def read(name: str, data: Any, reason: str) -> Any:
@@ -111,6 +99,13 @@ def read(name: str, data: Any, reason: str) -> Any:
         return coded(_hints()[name]).read(data)
     except (Misfit, RecursionError) as error:
         raise Damaged(reason) from error
+
+
+@cache
+def _optional() -> tuple[str, ...]:
+    """Fields that a file leaves out where they say nothing."""
+    hints = _hints().items()
+    return tuple(name for name, hint in hints if LEFT_OUT in getattr(hint, "__metadata__", ()))
 
 
 @cache

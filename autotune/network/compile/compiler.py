@@ -110,9 +110,12 @@ def compile_variants(
     data = constants.data()
     entries = [_entry(layout, target, store, n) for n, layout in enumerate(layouts)]
     image = link_networks([*objects.values(), *_shared(target, store)], entries)
-    first, *others = (_artifact(layout, image, n, data, target) for n, layout in enumerate(layouts))
-    made = replace(first, n_threads=n_threads, constant_kinds=constants.kinds)
-    return replace(made, others=tuple(replace(o, n_threads=n_threads) for o in others))
+    known = {task: work for one in networks for task, work in works_of(one, target).items()}
+    first, *others = (
+        replace(_artifact(layout, image, n, data, target), n_threads=n_threads, works=known)
+        for n, layout in enumerate(layouts)
+    )
+    return replace(first, constant_kinds=constants.kinds, others=tuple(others))
 
 
 def link_networks(objects: Sequence[bytes], entries: Sequence[bytes]) -> Image:
@@ -146,7 +149,6 @@ def _artifact(
         precision=AUTO if network.is_mixed else network.precision,
         state=network.state,
         lengths=dict(network.lengths),
-        works=works_of(network, target),
         written=dict(network.written),
         ragged=network.ragged,
     )
