@@ -27,7 +27,7 @@ from autotune.target.isa import MultiplyAdd
 from autotune.te.arith import bounds
 from autotune.te.at_numbers import at_usual, usual
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder, flops, n_terms
-from autotune.te.expr import Binary, Expr, Load, variables, walk
+from autotune.te.expr import Binary, Const, Expr, Load, variables, walk
 from autotune.te.products import instructions_of
 
 _ROUNDING = 1e-6
@@ -166,14 +166,19 @@ def _has(kind: type, sketches: Iterable[Sketch]) -> bool:
 
 
 def bytes_read(dag: ComputeDAG, p: Placeholder) -> int:
-    """Bytes of an input that some computation reads for certain."""
-    reads = [
-        _elements(op, load)
-        for op in dag.consumers(p.name)
-        for load in op.reads
-        if load.tensor.name == p.name
-    ]
-    return max(reads, default=0) * dtype_bytes(p.tensor.dtype)
+    """Bytes of an input that some computation reads for certain.
+
+    Loads at several numbers of a dimension, as of a sum that is written out, read apart.
+    """
+    found = [(op, load) for op in dag.consumers(p.name) for load in op.reads]
+    reads = [(op, load) for op, load in found if load.tensor.name == p.name]
+    dims = range(len(p.tensor.shape))
+    told = [d for d in dims if all(isinstance(x.indices[d], Const) for _, x in reads)]
+    apart: dict[tuple[Expr, ...], int] = {}
+    for op, load in reads:
+        place = tuple(load.indices[d] for d in told)
+        apart[place] = max(apart.get(place, 0), _elements(op, load))
+    return sum(apart.values()) * dtype_bytes(p.tensor.dtype)
 
 
 def _elements(op: Compute, load: Load) -> int:

@@ -72,6 +72,14 @@ def test_what_is_read_is_counted_once() -> None:
     assert read(depthwise(6, 11), "x") == 4 * 5 * 5 * 11  # stride 2: the last row is not read
 
 
+def test_rows_of_a_sum_that_is_written_out_are_read_apart() -> None:
+    """As the words of a block of weights."""
+    i, table = Axis("i", 10), placeholder("t", (4, 10), constant=True)
+    rows = [table.tensor[(idx(n), i.var)] for n in (0, 2, 2)]
+    body = add(add(rows[0], rows[1]), rows[2])
+    assert read(ComputeDAG((table, compute("y", (i,), body)), ("y",)), "t") == 4 * 2 * 10
+
+
 def one_read(shape: tuple[int, ...], extent: int, at: object) -> ComputeDAG:
     i = Axis("i", extent)
     x, table = placeholder("x", (extent,), "int32"), placeholder("t", shape, constant=True)
