@@ -34,6 +34,7 @@ from autotune.search.cost.nest import (
     needed_shares,
     product,
 )
+from autotune.search.cost.streams import lateness
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd, TileUnit
@@ -58,7 +59,8 @@ class Statement:
     runs in blocks and tiles are loaded again;
     `cold_bytes`: bytes of constants, which no cache holds when the statement starts; `versions`:
     copies of the body that split tails make; `prefetch`: distance in bytes, NEXT_PANEL or 0;
-    `early`: whether activations are fetched before they are needed. `unit`: whose registers the
+    `late`: share of the time of reading constants that this adds; `early`: whether activations are
+    fetched before they are needed. `unit`: whose registers the
     accumulators are, where they are matrices; an instruction then takes `heights` cycles, the rows
     of one of them, and `lines` are loaded per step, one for each row of an operand.
     """
@@ -87,6 +89,7 @@ class Statement:
     cold_bytes: float
     versions: Array
     prefetch: Array
+    late: Array
     early: NDArray[np.bool_]
     heights: Array
     lines: Array
@@ -313,6 +316,7 @@ class _Walk:
             cold_bytes=float(self._constant_bytes()),
             versions=counts.versions,
             prefetch=self._prefetch(),
+            late=lateness(self.stage, self.op, self.n),
             early=self._early(),
             heights=product([x.extent for x in self.loops if x.own and x.is_rows], self.n),
             lines=self._lines(),

@@ -114,7 +114,7 @@ def statement_cycles(s: Statement, target: Target) -> Array:
     exposed = waits * constants + np.where(s.early, 0.25, waits) * far
     compute = compute * np.where(s.early & s.reduces, 1.0 + EARLY_COST, 1.0)
     both = (compute**OVERLAP + near**OVERLAP) ** (1 / OVERLAP)
-    total: Array = np.maximum(far + constants, both + exposed)
+    total: Array = np.maximum(far + constants * (1.0 + s.late), both + exposed)
     return total
 
 
