@@ -197,7 +197,8 @@ class Artifact:
     bytes of constants by `layout.KINDS`, known only where it was compiled. `state`: of a model that
     has some; its variants take different numbers of new places. `lengths`: see `Network`; the
     inputs that hold numbers are none of the model's own, nor are outputs that hold `written` ones.
-    `works`: what tasks of all variants do at least, by key. `ragged`: of one over the tokens of rows.
+    `works`: what tasks of all variants do at least, by key. `ragged`: of one over the tokens of
+    rows.
     """
 
     name: _PathText
