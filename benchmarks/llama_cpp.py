@@ -107,15 +107,23 @@ def write_model(config: dict[str, Any], path: Path) -> None:
     writer.add_token_merges(["t 1"])
     writer.add_eos_token_id(n_tokens - 1)
     for name, shape in tensors(config):
-        values: NDArray[np.float32] = rng.normal(0, 0.02, shape).astype(np.float32)
         if len(shape) == 1:
-            writer.add_tensor(name, values + (1 if name.endswith("norm.weight") else 0))
+            values = rng.normal(1 if name.endswith("norm.weight") else 0, 0.02, shape)
+            writer.add_tensor(name, values.astype(np.float32))
         else:
-            writer.add_tensor(name, gguf.quants.quantize(values, q4), raw_dtype=q4)
+            writer.add_tensor(name, blocks(rng, *shape), raw_dtype=q4)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def blocks(rng: np.random.Generator, rows: int, columns: int) -> NDArray[np.uint8]:
+    """Random weights in Q4_0: of each 32 a scale in half precision, then their halves of bytes."""
+    found = rng.integers(0, 256, (rows, columns // 32, 18), dtype=np.uint8)
+    scales = rng.normal(0.005, 0.0005, found.shape[:2]).astype(np.float16)
+    found[..., :2] = scales[..., None].view(np.uint8)
+    return found.reshape(rows, -1)
 
 
 def tensors(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
