@@ -16,7 +16,7 @@ from typing import ClassVar
 from autotune.codegen.arithmetic import TYPES, VALUES, Arithmetic
 from autotune.codegen.byte_dots import add_byte_dot, has_small_bytes
 from autotune.codegen.dots import emit_dot
-from autotune.codegen.frame import Frame, Guard, reads_memory
+from autotune.codegen.frame import Frame, Guard, Terms, reads_memory
 from autotune.codegen.lanes import NEAR_STRIDES
 from autotune.codegen.loads import load_picked, load_repeated, load_strided
 from autotune.codegen.lookups import load_looked_up, table_index
@@ -313,22 +313,21 @@ class FunctionEmitter:
 
     def _address(self, tensor: Tensor, form: Linear, kind: Type) -> tuple[Value, int]:
         """Pointer to an element (lane 0) and its provable alignment in bytes; `form`: expanded."""
-        lane = self.at.lanes[0] if self.at.lanes else None
-        rest = tuple(t for t in form.terms if not isinstance(t[0], Var) or t[0].name != lane)
-        const, unit = form.const, gcd(*(coef for _, coef in rest))
+        rest, unit = self.at.base(form.terms)
+        const, size = form.const, dtype_bytes(tensor.dtype)
         base = self._base(tensor, rest, kind)
-        size = dtype_bytes(tensor.dtype)
         local = self.at.buffers[tensor.name].role in ("local", "constant")
         align = gcd(gcd(unit, const) * size, CACHE_LINE) if local else size
-        pointer = self.b.offset(base, constant(I64, const), kind) if const else base
+        pointer = self.b.displaced(base, const, kind) if const else base
         return pointer, max(align or CACHE_LINE, size)
 
     def place(self, tensor: Tensor, form: Linear) -> Value:
         """Pointer to an element; `form`: expanded."""
         return self._address(tensor, form, TYPES[tensor.dtype])[0]
 
-    def _base(self, tensor: Tensor, terms: tuple[tuple[Expr, int], ...], kind: Type) -> Value:
-        key = (tensor.name, terms)
+    def _base(self, tensor: Tensor, terms: Terms, kind: Type) -> Value:
+        """The pointer of interned terms."""
+        key = (tensor.name, id(terms))
         found = self.at.find(key)
         if found is not None:
             return found
@@ -450,7 +449,7 @@ class FunctionEmitter:
     ) -> Value:
         """`count` elements in a row."""
         here = self.at.expanded(form)
-        key = (here, count)
+        key = (id(here.terms), here.const, count)
         known = self.at.find_load(e.tensor.name, key) if guard is None else None
         if known is not None:
             return known
@@ -481,7 +480,7 @@ class FunctionEmitter:
         for atom, coef in walk.terms:
             step = self.b.binary("mul nsw", self.value(atom), constant(I64, coef))
             where = self.b.offset(where, step, kind)
-        return self.b.offset(where, constant(I64, walk.const), kind) if walk.const else where
+        return self.b.displaced(where, walk.const, kind) if walk.const else where
 
     def _masked(self, where: Value, shape: Type, mask: Value, align: int) -> Value:
         name = f"llvm.masked.load.{shape.suffix}.p0"
@@ -508,8 +507,8 @@ class FunctionEmitter:
         raise CodegenError("a reduction reached code generation without being lowered")
 
     def _same(self, *values: Value) -> list[Value]:
-        count = max(v.type.count for v in values)
-        return [self.broadcast(v, count) for v in values]
+        count = max([v.type.count for v in values])
+        return [v if v.type.count == count else self.broadcast(v, count) for v in values]
 
     def broadcast(self, value: Value, count: int) -> Value:
         """A value in every lane."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from math import gcd
+from typing import Protocol, TypeAlias
 
 from autotune.codegen.text import FunctionBuilder, Type, Value
 from autotune.dtypes import dtype_bytes
@@ -25,6 +26,9 @@ from autotune.te.expr import (
 )
 
 
+Terms: TypeAlias = tuple[tuple[Expr, int], ...]
+
+
 class StraightLine:
     """Values computed in a region of straight-line code and valid to its end."""
 
@@ -41,6 +45,38 @@ class Guard:
 
     holds: Value
     loops: frozenset[str]
+
+
+class _Places:
+    """What a linear form becomes where loops are unrolled: the terms that are left, by which are.
+
+    A bit of the key of `left` is a variable that has no number. `numbers`: variables and factors.
+    """
+
+    __slots__ = ("form", "left", "numbers", "strides")
+
+    def __init__(self, form: Linear) -> None:
+        self.form = form
+        self.numbers = tuple(
+            (1 << n, atom.name, coef)
+            for n, (atom, coef) in enumerate(form.terms)
+            if isinstance(atom, Var)
+        )
+        self.left: dict[int, tuple[Terms, bool]] = {}
+        self.strides: dict[str, int | None] = {}
+
+    def stride(self, loop: str) -> int | None:
+        """Elements between neighbours along a loop; None when not constant."""
+        if loop not in self.strides:
+            is_opaque = self.form.is_opaque_in(loop)
+            self.strides[loop] = None if is_opaque else self.form.coefficient(loop)
+        return self.strides[loop]
+
+    def terms(self, mask: int) -> tuple[Terms, bool]:
+        """The terms of `mask` and the opaque ones, and whether there are such."""
+        plain = sum(bit for bit, _, _ in self.numbers)
+        kept = tuple(t for n, t in enumerate(self.form.terms) if mask >> n & 1 or ~plain >> n & 1)
+        return kept, len(self.numbers) < len(self.form.terms)
 
 
 @dataclass(slots=True)
@@ -67,6 +103,9 @@ class Frame:
     _known: dict[object, tuple[Expr, Expr]] = field(default_factory=dict)
     _resolutions: dict[object, tuple[Linear, Linear]] = field(default_factory=dict)
     _variables: dict[int, tuple[object, tuple[str, ...]]] = field(default_factory=dict)
+    _places: dict[int, _Places] = field(default_factory=dict)
+    _interned: dict[Terms, Terms] = field(default_factory=dict)
+    _bases: dict[tuple[int, str | None], tuple[Terms, Terms, int]] = field(default_factory=dict)
 
     # --- loops --------------------------------------------------------------------------------
 
@@ -103,17 +142,45 @@ class Frame:
         return found[1]
 
     def expanded(self, form: Linear) -> Linear:
-        """The form with the values of unrolled loops in it, inside opaque atoms too."""
-        const, rest, opaque = form.const, [], False
-        for atom, coef in form.terms:
-            bound = self.env.get(atom.name) if isinstance(atom, Var) else None
-            if isinstance(bound, int):
+        """The form with the values of unrolled loops in it, inside opaque atoms too.
+
+        Equal terms are one object.
+        """
+        places = self._places_of(form)
+        const, mask, env = form.const, 0, self.env
+        for bit, name, coef in places.numbers:
+            bound = env.get(name)
+            if type(bound) is int:
                 const += bound * coef
             else:
-                rest.append((atom, coef))
-                opaque = opaque or not isinstance(atom, Var)
-        out = Linear(tuple(rest), const)
-        return self._resolved(form, out) if opaque else out
+                mask |= bit
+        left = places.left.get(mask)
+        if left is None:
+            terms, is_opaque = places.terms(mask)
+            left = places.left[mask] = self.interned(terms), is_opaque
+        out = Linear(left[0], const)
+        return self._resolved(form, out) if left[1] else out
+
+    def _places_of(self, form: Linear) -> _Places:
+        found = self._places.get(id(form))
+        if found is None:
+            found = self._places[id(form)] = _Places(form)
+        return found
+
+    def interned(self, terms: Terms) -> Terms:
+        """The object that stands for all equal terms, so that its identity does for a key."""
+        return self._interned.setdefault(terms, terms)
+
+    def base(self, terms: Terms) -> tuple[Terms, int]:
+        """`terms` without the lane, interned, and the greatest common divisor of their factors."""
+        lane = self.lanes[0] if self.lanes else None
+        key = id(terms), lane
+        found = self._bases.get(key)
+        if found is None:
+            rest = tuple(t for t in terms if not isinstance(t[0], Var) or t[0].name != lane)
+            found = terms, self.interned(rest), gcd(*(coef for _, coef in rest))
+            self._bases[key] = found
+        return found[1], found[2]
 
     def _resolved(self, form: Linear, rest: Linear) -> Linear:
         """`rest`, which the unrolled loops leave of `form`, with their values in opaque atoms."""
@@ -123,7 +190,9 @@ class Frame:
         found = self._resolutions.get(key)
         if found is None or found[0] is not form:
             here: dict[str, Expr] = {n: idx(v) for n, v in values.items()}
-            found = self._resolutions[key] = form, linear(substitute(rest.expr, here))
+            whole = linear(substitute(rest.expr, here))
+            whole = Linear(self.interned(whole.terms), whole.const)
+            found = self._resolutions[key] = form, whole
         return found[1]
 
     def parts(self, form: Linear, outside: frozenset[str]) -> tuple[Linear, Linear, int]:
@@ -152,14 +221,11 @@ class Frame:
 
     def lane_stride(self, form: Linear) -> int | None:
         """Elements between neighbouring lanes; None when not constant."""
-        if self.lanes is None:
-            return 0
-        name = self.lanes[0]
-        return None if form.is_opaque_in(name) else form.coefficient(name)
+        return self.stride(form, self.lanes[0]) if self.lanes else 0
 
     def stride(self, form: Linear, loop: str) -> int | None:
         """Elements between neighbours along an unrolled loop; None when not constant."""
-        return None if form.is_opaque_in(loop) else form.coefficient(loop)
+        return self._places_of(form).stride(loop)
 
     def without_lane(self, form: Linear) -> Linear:
         """Terms of `form` without the lane: the address of lane 0, if the rest begins at 0."""

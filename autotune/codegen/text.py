@@ -316,12 +316,15 @@ class FunctionBuilder:
 
     def offset(self, base: Value, n: Value, kind: Type) -> Value:
         """The address `n` elements of `kind` behind `base`."""
-        is_ahead = isinstance(n, Constant) and n.number >= 0
-        flags = self.module.isa.offset_flags if is_ahead else ""
-        text = (
-            f"getelementptr {flags}{' ' if flags else ''}{kind.text}, ptr {base.name}, i64 {n.name}"
-        )
-        return self._value(PTR, text)
+        if isinstance(n, Constant):
+            return self.displaced(base, int(n.number), kind)
+        return self._value(PTR, f"getelementptr {kind.text}, ptr {base.name}, i64 {n.name}")
+
+    def displaced(self, base: Value, n: int, kind: Type) -> Value:
+        """`offset` by a number that is known."""
+        flags = self.module.isa.offset_flags if n >= 0 else ""
+        text = f"{flags} {kind.text}" if flags else kind.text
+        return self._value(PTR, f"getelementptr {text}, ptr {base.name}, i64 {n}")
 
     # --- lanes --------------------------------------------------------------------------------
 
@@ -414,7 +417,11 @@ class FunctionBuilder:
         return self.call(named, kind, [found, zero])
 
     def _value(self, kind: Type, text: str, hint: str = "") -> Value:
-        name = self._named(hint)
+        if hint:
+            name = self._named(hint)
+        else:
+            self._count += 1
+            name = f"%.{self._count}"
         self._lines.append(f"  {name} = {text}")
         return Value(kind, name)
 

@@ -343,23 +343,24 @@ def conjuncts(cond: Expr) -> frozenset[Expr]:
 
 def dtype_of(e: Expr) -> str:
     """Element type of the value of `e`."""
-    match e:
-        case Const(dtype=dtype) | Cast(dtype=dtype):
-            return dtype
-        case Var():
-            return INDEX
-        case Compare():
-            return BOOL
-        case Load(tensor=tensor):
-            return tensor.dtype
-        case Select(a=a):
-            return dtype_of(a)
-        case Reduce(body=body):
-            return dtype_of(body)
-        case Binary(op=op, a=a):
-            return BOOL if op in ("and", "or") else dtype_of(a)
-        case Call(fn=fn, args=args):
-            return INTRINSICS[fn].result or dtype_of(args[0])
+    return _DTYPES[type(e)](e)
+
+
+def _dtype_of_binary(e: Binary) -> str:
+    return BOOL if e.op in ("and", "or") else dtype_of(e.a)
+
+
+_DTYPES: dict[type[Expr], Callable[..., str]] = {
+    Const: lambda e: e.dtype,
+    Cast: lambda e: e.dtype,
+    Var: lambda e: INDEX,
+    Compare: lambda e: BOOL,
+    Load: lambda e: e.tensor.dtype,
+    Select: lambda e: dtype_of(e.a),
+    Reduce: lambda e: dtype_of(e.body),
+    Binary: _dtype_of_binary,
+    Call: lambda e: INTRINSICS[e.fn].result or dtype_of(e.args[0]),
+}
 
 
 # --- constructors that fold ------------------------------------------------------------------
