@@ -57,7 +57,7 @@ def test_estimates_and_features_are_means_over_usual_numbers(rng: np.random.Gene
     rows = sketch.sample(300, rng)
     direct, traced = (SketchFacts(dag, sketch, AVX2, 1) for _ in range(2))
     expected = direct.programs(rows, False)
-    for _ in range(7):
+    for _ in range(9):
         last = traced.programs(rows, False)
     assert traced.is_traced
     np.testing.assert_array_equal(expected[2], last[2])

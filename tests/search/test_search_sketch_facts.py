@@ -43,7 +43,8 @@ def same_facts(dag: ComputeDAG, target: Target, monkeypatch: pytest.MonkeyPatch)
         rows = np.unique(sketch.sample(300, np.random.default_rng(0)), axis=0)
         direct, traced = (SketchFacts(dag, sketch, target, 4) for _ in range(2))
         monkeypatch.setattr(sketch_facts, "_UNTRACED", -1)
-        traced.programs(rows, True)
+        for with_features in (True, False):
+            traced.programs(rows, with_features)
         assert traced.is_traced or len(rows) < 100
         monkeypatch.undo()
         for part in (rows, rows[:5], rows[-1:]):

@@ -93,16 +93,18 @@ class Trace:
     ) -> Traced:
         """The result of an operation, which `key` and its operands identify."""
         numbers = tuple(map(self.number, operands))
-        if (key, numbers) not in self._results:
-            value = function(*(self.n if x is _COUNT else _plain(x) for x in operands))
-            same = _unchanged(key, operands, value)
-            if same is not None:
-                return same
-            at = len(self.initial)
-            self.initial.append(None)
-            self.operations[at] = _Operation(function, numbers, at)
-            self._results[key, numbers] = self._traced(value, at)
-        return self._results[key, numbers]
+        known = self._results.get((key, numbers))
+        if known is not None:
+            return known
+        value = function(*[self.n if x is _COUNT else _plain(x) for x in operands])
+        same = _unchanged(key, operands, value) if key in _NEUTRAL else None
+        if same is not None:
+            return same
+        at = len(self.initial)
+        self.initial.append(None)
+        self.operations[at] = _Operation(function, numbers, at)
+        found = self._results[key, numbers] = self._traced(value, at)
+        return found
 
     def spread(self, array: np.ndarray, shape: tuple[int, ...]) -> Traced:
         """An array broadcast to `shape`, whose last extent is the number of candidates."""
@@ -246,15 +248,17 @@ def _joined(func: Any, parts: Sequence[Any], axis: int = 0, **kwargs: Any) -> An
 
 
 def _trace_of(operands: Sequence[Any]) -> Trace:
-    trace = next((x.origin for x in operands if isinstance(x, Traced)), None)
-    if trace is None:
-        raise Untraceable("an array whose origin was not recorded")
-    return trace
+    for x in operands:
+        if isinstance(x, Traced):
+            if x.origin is None:
+                break
+            return x.origin
+    raise Untraceable("an array whose origin was not recorded")
 
 
 def _unchanged(key: Hashable, operands: Sequence[Any], value: Any) -> Traced | None:
     """The operand that the operation leaves as it is, as a product with one does."""
-    neutral, sides = _NEUTRAL.get(key, (None, ()))
+    neutral, sides = _NEUTRAL[key]
     for side in sides:
         one, other = operands[side], operands[1 - side]
         is_neutral = not isinstance(one, Traced) and np.all(one == neutral)

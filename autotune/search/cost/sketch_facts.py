@@ -21,20 +21,19 @@ from autotune.target import Target
 from autotune.te.at_numbers import Numbers, usual_numbers
 from autotune.te.dag import ComputeDAG
 
-_UNTRACED = 6
-"""Populations that are analysed directly: a trace takes as long as so many, an array program a
-third as long as one."""
+_UNTRACED = 8
+"""Populations that are analysed directly, those of two proposals: a trace takes as long as four,
+an array program a third as long as one."""
 _TRACED_ROWS = 61
 """Candidates of a trace: enough to differ, and no usual extent."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Programs:
-    """Of validity and identity; of all features; of the analytical estimate alone."""
+    """Of validity and identity; of what is found: all features, or the estimate alone."""
 
     checks: ArrayProgram
-    features: ArrayProgram
-    estimate: ArrayProgram
+    found: ArrayProgram
 
 
 class SketchFacts:
@@ -58,49 +57,51 @@ class SketchFacts:
         self._points = usual_numbers(dag) if points is None else points
         self._n_direct = 0
         self._is_traceable = True
-        self._programs: _Programs | None = None
+        self._programs: dict[bool, _Programs] = {}
+        """By whether features are found."""
 
     @property
     def is_traced(self) -> bool:
         """Whether facts come from array programs."""
-        return self._programs is not None
+        return bool(self._programs)
 
     def programs(
         self, rows: Rows, with_features: bool
     ) -> tuple[NDArray[np.intp], NDArray[np.int64], Array]:
         """The candidates that can be built, the first of each program: where they are, their
         identities [n, k], and their features [n, n_features] or estimated log2 seconds [n]."""
-        is_due = self._programs is None and self._n_direct >= _UNTRACED
+        is_due = with_features not in self._programs and self._n_direct >= _UNTRACED
         if is_due and self._is_traceable and len(rows) >= _TRACED_ROWS:
-            self._trace(rows[:_TRACED_ROWS])
+            self._trace(rows[:_TRACED_ROWS], with_features)
         n, holes = len(rows), self._sketch.values(rows)
-        if self._programs is None:
+        programs = self._programs.get(with_features)
+        if programs is None:
             self._n_direct += 1
             population = self._population(holes, n)
             valid, identity = population.valid, population.identity
         else:
-            valid, identity = self._programs.checks(holes, n)
+            valid, identity = programs.checks(holes, n)
         is_first = np.zeros(n, bool)
         is_first[first_of_each(identity)] = True
         kept = np.flatnonzero(is_first & valid)
         holes = {name: values[kept] for name, values in holes.items()}
         if not len(kept):
             found = np.zeros(0)
-        elif self._programs is None:
+        elif programs is None:
             found = self._found(population.some(kept), holes, with_features)
         else:
-            program = self._programs.features if with_features else self._programs.estimate
-            (found,) = program(holes, len(kept))
+            (found,) = programs.found(holes, len(kept))
         return kept, identity[kept], found
 
     def features(self, rows: Rows) -> tuple[NDArray[np.int64], Array]:
         """Identities of candidates, shape [n, k], and features, shape [n, n_features]."""
         n, holes = len(rows), self._sketch.values(rows)
-        if self._programs is None:
+        programs = self._programs.get(True)
+        if programs is None:
             population = self._population(holes, n)
             return population.identity, self._found(population, holes, True)
-        _, identity = self._programs.checks(holes, n)
-        (found,) = self._programs.features(holes, n)
+        _, identity = programs.checks(holes, n)
+        (found,) = programs.found(holes, n)
         return identity, found
 
     def _population(self, holes: Columns, n: int) -> Population:
@@ -118,16 +119,15 @@ class SketchFacts:
             return features_of(analysis, self._sketch, holes, self._target, self._n_threads)
         return log2_seconds(analysis, self._target, self._n_threads)
 
-    def _trace(self, rows: Rows) -> None:
+    def _trace(self, rows: Rows, with_features: bool) -> None:
         """Record the programs; without them, the search is slower."""
         trace, values = Trace(len(rows)), self._sketch.values(rows)
         holes = {name: trace.input(name, column) for name, column in values.items()}
         try:
             population = self._population(holes, trace.n)
-            self._programs = _Programs(
+            self._programs[with_features] = _Programs(
                 checks=trace.program((population.valid, population.identity)),
-                features=trace.program((self._found(population, holes, True),)),
-                estimate=trace.program((self._found(population, holes, False),)),
+                found=trace.program((self._found(population, holes, with_features),)),
             )
         except Untraceable:
             self._is_traceable = False
