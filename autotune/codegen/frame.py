@@ -25,7 +25,6 @@ from autotune.te.expr import (
     variables,
 )
 
-
 Terms: TypeAlias = tuple[tuple[Expr, int], ...]
 
 
