@@ -8,8 +8,10 @@
     SVMClassifier(x)             ->  classlabels[argmax of votes], scores of all pairs of classes
     ArrayFeatureExtractor(x, i)  ->  Gather(x, i) of the last axis
 
-All but a Scaler of float64 is computed in float32, as ONNX Runtime does. Strings and
-probabilities of support vectors have no composition here. Meanings: https://onnx.ai/onnx/operators/index.html#ai-onnx-ml
+    LabelEncoder(x)              ->  values[place of the key that x is], or the default
+
+All but a Scaler of float64 is computed in float32, as ONNX Runtime does. Strings are numbers before
+(`graph.reader.numbered_texts`). Meanings: https://onnx.ai/onnx/operators/index.html#ai-onnx-ml
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array
 from autotune.graph.rewriter import Rewrite, Rewriter
+from autotune_operators.coupling import MOST_CLASSES, coupled
 from autotune_operators.labels import classes_of
 
 _POST_TRANSFORMS = {"NONE": "Identity", "SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}
@@ -123,6 +126,69 @@ def _one_hot(rw: Rewriter) -> None:
     rw.result("Cast", rw("Equal", x, rw.array(categories)), to=1)
 
 
+def _listed(rw: Rewriter, name: str) -> Array | None:
+    """What a LabelEncoder lists as keys or values, in the type of their attribute."""
+    tensor = rw.attr(f"{name}_tensor")
+    if tensor is not None:
+        return np.asarray(tensor).reshape(-1)
+    kinds = {"int64s": np.int64, "floats": np.float32}
+    return next((np.array(v, k) for n, k in kinds.items() if (v := rw.attr(f"{name}_{n}"))), None)
+
+
+def _label_encoder(rw: Rewriter) -> None:
+    """Of each element the value of the first key that it is; NaN is NaN where keys are a tensor.
+
+    A list of floats with NaN means that since opset 4, and nothing before: it is refused.
+    """
+    keys, values = _listed(rw, "keys"), _listed(rw, "values")
+    kind = rw.types.get(rw.input(0))
+    if kind is None or keys is None or values is None or keys.size != values.size:
+        raise rw.refuse("an encoding without keys, or with as many values")
+    if kind.dtype != keys.dtype.name or values.dtype.kind not in "fi":
+        raise rw.refuse(f"keys of {keys.dtype.name} for {kind.dtype}")
+    if rw.attr("keys_floats") and np.isnan(keys).any():
+        raise rw.refuse("a key that is NaN, which opsets differ about")
+    default = rw.attr("default_tensor")
+    if default is None:
+        name, absent = ("float", -0.0) if values.dtype.kind == "f" else ("int64", -1)
+        default = rw.attr(f"default_{name}", absent)
+    table = np.append(values, np.asarray(default).astype(values.dtype).reshape(-1)[:1])
+    place = _place_in_range if _is_range(keys) else _place_of_equal
+    at, of_place = place(rw, keys)
+    rw.result("Gather", rw.array(table[of_place]), at)
+
+
+def _is_range(keys: Array) -> bool:
+    """Whether most of the integers from the smallest to the largest key are keys."""
+    return keys.dtype.kind == "i" and int(keys.max()) - int(keys.min()) < 4 * keys.size
+
+
+def _place_in_range(rw: Rewriter, keys: Array) -> tuple[str, Array]:
+    """Places in a table of all integers from the smallest to the largest key, and one for others;
+    and which key each of its places is."""
+    low, high = int(keys.min()), int(keys.max())
+    n = high - low + 1
+    found = np.full(n + 1, keys.size)
+    for k in range(keys.size - 1, -1, -1):
+        found[int(keys[k]) - low] = k
+    x, dtype = rw.input(0), keys.dtype.name
+    bounds = rw.scalar(low, dtype), rw.scalar(high, dtype)
+    is_inside = rw("And", rw("GreaterOrEqual", x, bounds[0]), rw("LessOrEqual", x, bounds[1]))
+    at = rw("Where", is_inside, rw("Sub", x, bounds[0]), rw.scalar(n, dtype))
+    return rw.cast(at, "int64"), found
+
+
+def _place_of_equal(rw: Rewriter, keys: Array) -> tuple[str, Array]:
+    """Place of the first key that is equal, one behind the last where none is; and itself."""
+    x = rw("Unsqueeze", rw.input(0), rw.integers(-1))
+    is_key = rw("Equal", x, rw.array(keys))
+    if keys.dtype.kind == "f" and np.isnan(keys).any():
+        is_key = rw("Or", is_key, rw("And", rw("IsNaN", x), rw.array(np.isnan(keys))))
+    places = np.arange(keys.size, dtype=np.int64)
+    each = rw("Where", is_key, rw.array(places), rw.scalar(keys.size, "int64"))
+    return rw("ReduceMin", each, rw.integers(-1), keepdims=0), np.arange(keys.size + 1)
+
+
 def _vectorizer(rw: Rewriter) -> None:
     """Matrices of one number of rows -> float32[n, Σk]."""
     n_columns = tuple(_n_features(rw, k) for k in range(len(rw.node.inputs)))
@@ -205,8 +271,11 @@ def _voting(rw: Rewriter) -> None:
     labels = classes_of(rw, "classlabels_ints")
     sizes = [int(n) for n in rw.attr("vectors_per_class", ())]
     n, n_features = labels.size, _n_features(rw)
-    if rw.attr("prob_a", ()) or rw.attr("post_transform", "NONE") != "NONE":
-        raise rw.refuse("probabilities, or a post_transform")
+    has_chances = bool(rw.attr("prob_a", ()))
+    if rw.attr("post_transform", "NONE") != "NONE":
+        raise rw.refuse("a post_transform")
+    if has_chances and n > MOST_CLASSES:
+        raise rw.refuse(f"probabilities of {n} classes")
     if n < 2 or len(sizes) != n or not sum(sizes):
         raise rw.refuse(f"{n} classes with support vectors of {len(sizes)}")
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
@@ -226,7 +295,10 @@ def _voting(rw: Rewriter) -> None:
         votes = rw("MatMul", wins, rw.array(first - second))
         votes = rw("Add", votes, rw.array(second.sum(0)))
         labels.emit(rw, rw("ArgMax", votes, axis=1, keepdims=0))
-    if rw.wants(1):
+    if rw.wants(1) and has_chances:
+        a, b = (rw.array(_floats(rw, name, len(pairs))) for name in ("prob_a", "prob_b"))
+        rw.bind(1, coupled(rw, scores, a, b, n))
+    elif rw.wants(1):
         rw.bind(1, rw("Concat", rw("Neg", scores), scores, axis=1) if n == 2 else scores)
 
 
@@ -256,6 +328,7 @@ COMPOSITIONS: dict[str, Rewrite] = {
     "ai.onnx.ml.Imputer": _imputer,
     "ai.onnx.ml.ArrayFeatureExtractor": _extractor,
     "ai.onnx.ml.OneHotEncoder": _one_hot,
+    "ai.onnx.ml.LabelEncoder": _label_encoder,
     "ai.onnx.ml.FeatureVectorizer": _vectorizer,
     "ai.onnx.ml.LinearRegressor": _regressor,
     "ai.onnx.ml.LinearClassifier": _classifier,

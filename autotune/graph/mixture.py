@@ -68,7 +68,7 @@ class Mixture:
         network = named(lambda: stored_network(self._graph, stored, self._name, self._digest))
         is_mixed = precision != "f32" and not found.isdisjoint(kept)
         network = replace(network, precision=precision, is_mixed=is_mixed, **self._more)
-        return as_stated(network, self._model.halves)
+        return as_stated(network, self._model.halves, self._model.texts)
 
 
 def merged_weights(network: Network, others: Iterable[Network]) -> Mapping[str, int]:

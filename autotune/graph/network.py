@@ -44,6 +44,7 @@ from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.state import StateInfo
 from autotune.graph.storage import Activation, plan_storage
 from autotune.graph.subgraph import Definitions, Subgraph, undefined
+from autotune.graph.texts import NO_TEXTS, Texts
 from autotune.strides import dense
 from autotune.te.dag import ComputeDAG
 from autotune.te.products import precision_of
@@ -112,7 +113,7 @@ class Network:
     model that has some. `lengths`: the input that holds each number which extents follow, int64 of
     one element, by the name of the number. `written`: the output that holds each number which the
     network writes, of one element too: there may be 0 of what it counts. `ragged`: of a network
-    over the tokens of rows.
+    over the tokens of rows. `texts`: of strings, which are numbers in it.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Network:
     lengths: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
     ragged: Ragged | None = None
+    texts: Texts = NO_TEXTS
 
     @cached_property
     def weights(self) -> dict[str, int]:
@@ -307,13 +309,14 @@ def network_of(model: OnnxModel, bound: BoundModel, precision: str = "f32") -> N
     network = named(
         lambda: graph_network(import_graph(model, bound.operators), name, digest, dtype)
     )
-    return as_stated(replace(network, precision=precision), model.halves)
+    return as_stated(replace(network, precision=precision), model.halves, model.texts)
 
 
-def as_stated(network: Network, halves: Mapping[str, str]) -> Network:
-    """`network` with inputs and outputs in the types of the file; `halves`: see `OnnxModel`."""
+def as_stated(network: Network, halves: Mapping[str, str], texts: Texts = NO_TEXTS) -> Network:
+    """`network` with inputs and outputs in the types of the file; `halves`, `texts`: see
+    `OnnxModel`."""
     inputs, outputs = (_as_stated(p, halves) for p in (network.inputs, network.outputs))
-    return replace(network, inputs=inputs, outputs=outputs)
+    return replace(network, inputs=inputs, outputs=outputs, texts=texts)
 
 
 def named(make: Callable[[], A]) -> A:

@@ -19,6 +19,9 @@ _MOST_APART = 2e-2
 """Of the largest value: networks that differ more from ONNX Runtime's are rejected."""
 
 
+_NONE = np.zeros(0)
+
+
 def shapes_of(model: Model) -> dict[str, tuple[int, ...]]:
     """Of the inputs; of one for all sizes the longest."""
     return {end.name: end.shape for end in model.input_info}
@@ -52,14 +55,16 @@ def loaded(found: PreparedNetwork, threads: int, memory: str) -> Model:
 
 def disagreement(ours: Run, theirs: Callable[[Feed], Mapping[str, Any]], feed: Feed) -> str:
     """Difference of a compiled network from ONNX Runtime, as text; empty for none."""
-    from autotune.network.check.differences import max_error
+    from autotune.network.check.differences import flat_outputs, max_error
 
     try:
-        found, expected = ours(feed), theirs(feed)
+        expected = theirs(feed)
+        found = {name: value for name, value in ours(feed).items() if name in expected}
+        found, expected = flat_outputs(found), flat_outputs(expected)
     except Exception as error:  # of either, whatever it is: the other answers
         return f"{type(error).__name__}: {error}"
     for name, wanted in expected.items():
-        have, want = np.asarray(found[name]), np.asarray(wanted)
+        have, want = found.get(name, _NONE), wanted
         if have.shape != want.shape or have.dtype != want.dtype:
             return f"output '{name}' is {have.dtype}{have.shape}, not {want.dtype}{want.shape}"
         if max_error(have, want) > _MOST_APART:

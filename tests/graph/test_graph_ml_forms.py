@@ -92,6 +92,29 @@ def test_classes_by_votes_of_support_vectors(
     assert error_against_onnxruntime(save(proto, tmp_path), proto) < 1e-5
 
 
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("kernel", ["LINEAR", "RBF", "POLY", "SIGMOID"])
+def test_probabilities_of_classes_by_support_vectors(
+    kernel: str, n: int, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    sizes = [int(size) for size in rng.integers(1, 4, n)]
+    n_pairs = n * (n - 1) // 2
+    attrs: dict[str, Any] = {
+        "coefficients": rng.normal(size=(n - 1) * sum(sizes)).tolist(),
+        "support_vectors": rng.normal(size=3 * sum(sizes)).tolist(),
+        "rho": rng.normal(size=n_pairs).tolist(),
+        "prob_a": (0.3 * rng.normal(size=n_pairs)).tolist(),
+        "prob_b": (0.01 * rng.normal(size=n_pairs)).tolist(),
+        "vectors_per_class": sizes,
+        "kernel_params": [0.1, 0.3, 3.0],
+        "classlabels_ints": [5, -2, 9, 3, 4][:n],
+        "kernel_type": kernel,
+    }
+    proto = ml_model("SVMClassifier", attrs, {"x": (99, 3)}, "label y", label="int64")
+    assert error_against_onnxruntime(save(proto, tmp_path), proto) < 1e-5
+
+
 @pytest.mark.parametrize("kernel", ["LINEAR", "RBF", "POLY", "SIGMOID"])
 def test_support_vectors_of_every_kernel(kernel: str, tmp_path: Path) -> None:
     proto = ml_model("SVMRegressor", {**VECTORS, "kernel_type": kernel}, {"x": (9, 3)})

@@ -28,6 +28,7 @@ from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
 from autotune.graph.subgraph import undefined
+from autotune.graph.texts import NO_TEXTS, Texts
 from autotune.graph.written import WrittenLengths
 
 HINT = "give that dimension one size, or sizes in steps (a multiple of 2, 4, 8, …)"
@@ -48,6 +49,7 @@ class ImportedModel:
     halves: Mapping[str, str]
     written: Mapping[str, str] = field(default_factory=dict)
     """The tensor of each number that an operator writes, by its name."""
+    texts: Texts = NO_TEXTS
 
     def sharing(self, first: ImportedModel) -> ImportedModel:
         """The same with the constants of `first` where they are equal, whose memory is free."""
@@ -126,7 +128,7 @@ class OpenModel:
         stored = named(partial(prepare, graph, PRECISIONS[self.precision]))
         require_supported(stored, undefined)
         tensors = self.written.tensors if self.written else {}
-        return ImportedModel(light(graph), stored, model.halves, tensors)
+        return ImportedModel(light(graph), stored, model.halves, tensors, model.texts)
 
     def _with_open_steps(self, graph: Graph) -> Graph:
         """Recurrent operators whose steps follow a length have nodes for the most of them."""

@@ -94,7 +94,7 @@ def _at_points(model: LengthModel, points: Points, first: ImportedModel) -> Netw
         constant_inputs=dict(bound.constants),
         precision=model.precision,
     )
-    return as_stated(network, first.halves)
+    return as_stated(network, first.halves, first.texts)
 
 
 @dataclass

@@ -44,6 +44,7 @@ from autotune.graph.reader.dimensions import Shapes, is_tensor, require_static, 
 from autotune.graph.reader.external_data import Places, load_external
 from autotune.graph.reader.external_data import external_files as places_of_data
 from autotune.graph.reader.node_order import all_nodes, bodies, names_read, put_in_order
+from autotune.graph.reader.numbered_texts import number_texts
 from autotune.graph.reader.opsets import opset_of, require_known_versions, schema_of
 from autotune.graph.reader.random_weights import replace_all, take_constant_fills
 from autotune.graph.reader.sparse_constants import make_dense
@@ -51,6 +52,7 @@ from autotune.graph.reader.tensors import Array, array_of
 from autotune.graph.reader.upgrades import is_converted
 from autotune.graph.reader.weights_apart import FileRange, parted, read_weights
 from autotune.graph.reader.widening import narrow_ports, widen
+from autotune.graph.texts import NO_TEXTS, Texts
 from autotune.names import require_known
 from autotune.units import format_bytes
 from autotune.wording import arguments
@@ -86,13 +88,15 @@ class OnnxModel:
     """A model: `proto` lacks the large constants, which `weights` holds by name.
 
     In `proto` they appear as typed inputs. `opset` is that of the file. `halves`: dtypes of the
-    inputs and outputs that are in half precision in the file, and float32 in `proto`.
+    inputs and outputs that are in half precision in the file, and float32 in `proto`. `texts`: of
+    strings of the file, which are numbers in `proto`.
     """
 
     proto: ModelProto
     weights: dict[str, Array]
     opset: int
     halves: Mapping[str, str] = field(default_factory=dict)
+    texts: Texts = NO_TEXTS
 
     def complete(self) -> ModelProto:
         """The model with all weights among its initialisers, for other runtimes."""
@@ -135,8 +139,9 @@ def load_model(
     """Read `path`, or take what `parted` holds of it, and give it static shapes.
 
     `shapes` binds the dimensions of inputs by name, `constants` whole inputs; `random_weights`: see
-    `random_weights.take_constant_fills`. `compilable`: refuse types of inputs and outputs that the
-    compiler does not have (NotCompilable), and operators unknown to ONNX's checker.
+    `random_weights.take_constant_fills`. `compilable`: make numbers of strings, refuse
+    types of inputs and outputs that the compiler does not have (NotCompilable), and operators
+    unknown to ONNX's checker.
 
     Raises UsageError for a missing file or an unknown input, ModelError for a file that is no
     readable model, DynamicShape for a dimension without a value.
@@ -148,6 +153,7 @@ def load_model(
     bind_constants(model, constants or {})
     halves = narrow_ports(model)
     widen(model)
+    texts = number_texts(model) if compilable else NO_TEXTS
     bind_inputs(model, shapes or {})
     if compilable:
         _require_types(model)
@@ -156,7 +162,7 @@ def load_model(
     _declare(model, weights)
     if compilable:
         _check(model)
-    return OnnxModel(model, weights, opset_of(model.opset_import), halves)
+    return OnnxModel(model, weights, opset_of(model.opset_import), halves, texts)
 
 
 def prepare_model(

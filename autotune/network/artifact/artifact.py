@@ -28,6 +28,7 @@ from autotune.files import replacing
 from autotune.graph.constant_values import ConstantsField
 from autotune.graph.ragged import Ragged
 from autotune.graph.state import StateInfo
+from autotune.graph.texts import NO_TEXTS, Texts
 from autotune.network.artifact import container
 from autotune.network.artifact.container import (
     CONSTANTS,
@@ -114,7 +115,7 @@ class Endpoint:
     float32 for half precision (float16, bfloat16) and for float8, and a byte for integers of less,
     unless kernels take it as it `is_native`. `extents`: of one with lengths; `shape` and `window`
     are those of the longest. `written`: of an output some of whose lengths the network writes;
-    then its first elements count.
+    then its first elements count. `words`: some that an input of strings may have.
     """
 
     name: Text
@@ -127,6 +128,7 @@ class Endpoint:
     is_native: Annotated[bool, Holds(bool, "true"), LEFT_OUT] = False
     extents: Annotated[tuple[_Extent, ...], LEFT_OUT] = ()
     written: Annotated[tuple[_Extent, ...], LEFT_OUT] = ()
+    words: Annotated[tuple[Text, ...], LEFT_OUT] = ()
 
     def at(self, numbers: Mapping[str, int]) -> Endpoint:
         """The port for these numbers: a window of the memory of the longest."""
@@ -198,7 +200,7 @@ class Artifact:
     has some; its variants take different numbers of new places. `lengths`: see `Network`; the
     inputs that hold numbers are none of the model's own, nor are outputs that hold `written` ones.
     `works`: what tasks of all variants do at least, by key. `ragged`: of one over the tokens of
-    rows.
+    rows. `texts`: of strings, which are numbers of ports.
     """
 
     name: _PathText
@@ -231,6 +233,7 @@ class Artifact:
     works: Annotated[Mapping[Text, tuple[Work, ...]], LEFT_OUT] = field(default_factory=dict)
     written: Annotated[Mapping[Text, Text], LEFT_OUT] = field(default_factory=dict)
     ragged: Annotated[Ragged | None, LEFT_OUT] = None
+    texts: Annotated[Texts, LEFT_OUT] = NO_TEXTS
 
     @property
     def own_inputs(self) -> tuple[Endpoint, ...]:

@@ -20,6 +20,7 @@ from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes
 from autotune.extent import Length, longest
 from autotune.graph.ragged import Ragged
 from autotune.graph.state import NO_ROWS, StateInfo
+from autotune.graph.texts import NO_TEXTS, Texts
 from autotune.network.artifact.artifact import (
     MOST,
     OF_VARIANT,
@@ -70,6 +71,7 @@ def require_network(manifest: Json) -> None:
     _require_lengths(lengths, found.get("state"), found["inputs"], found["outputs"])
     _require_written(found.get("written", {}), lengths, found["inputs"], found["outputs"])
     _require_rows(found.get("ragged"), lengths, found["inputs"])
+    _require_texts(found.get("texts", NO_TEXTS), found["inputs"], found["outputs"])
     for port in (*found["inputs"], *found["outputs"]):
         if port.window is not None:
             _require_inside(port, found["arena_bytes"], bound)
@@ -295,6 +297,19 @@ def _require_rows(
     rows = [e.name if isinstance(e, Length) else e for e in tokens]
     require(is_so and rows == [ragged.number, 2], "its rows have other shapes")
     require(min(ragged.work) >= 0, "its rows have no work")
+
+
+def _require_texts(texts: Texts, inputs: Sequence[Endpoint], outputs: Sequence[Endpoint]) -> None:
+    """Whether ports are numbers of strings, and rows of outputs the values of maps."""
+    made = {port.name: port for port in outputs}
+    known = made | {port.name: port for port in inputs}
+    are_numbers = all(n in known and known[n].dtype == "int64" for n in texts.ports)
+    require(are_numbers, "a port has no numbers of strings")
+    for name, keys in texts.maps.items():
+        shape = made[name].shape if name in made else ()
+        require(len(shape) == 2 and shape[1] == len(keys.numbers), f"'{name}' has no maps")
+        is_known = not keys.are_words or all(0 <= n < len(texts.words) for n in keys.numbers)
+        require(is_known, f"'{name}' has other keys")
 
 
 def _require_extents(port: Endpoint) -> None:

@@ -151,6 +151,7 @@ def _artifact(
         lengths=dict(network.lengths),
         written=dict(network.written),
         ragged=network.ragged,
+        texts=network.texts,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autotune.network.export.description import quoted
 from autotune.network.export.interface import LibraryInterface, Tensor
 
 _HEADER = """\
@@ -158,7 +159,7 @@ def header(interface: LibraryInterface, is_separate: bool) -> str:
         model=_comment(artifact.name),
         version=artifact.autotune_version,
         cpu=interface.target.cpu,
-        sizes="\n".join(_sizes(interface)),
+        sizes="\n".join([*_sizes(interface), *_texts(interface)]),
         threads=f"{n} thread" if n == 1 else f"{n} threads",
         weights="beside the library" if is_separate else "none is needed",
         inputs=_record(interface, "inputs", interface.inputs, "const "),
@@ -186,12 +187,26 @@ def _sizes(interface: LibraryInterface) -> Iterator[str]:
             yield f"#define {macro}_{n} {count} /* {shape} */"
 
 
+def _texts(interface: LibraryInterface) -> Iterator[str]:
+    """Initialisers of arrays: strings by their number, and keys of maps."""
+    texts, name = interface.artifact.texts, interface.name.upper()
+    if texts.ports:
+        yield ""
+        yield "/* Strings by number; what is none of them has any number behind theirs. */"
+        yield f"#define {name}_WORDS_COUNT {len(texts.words)}"
+        yield f"#define {name}_WORDS {{{', '.join(map(quoted, texts.words))}}}"
+    for tensor in (t for t in interface.outputs if t.first.name in texts.maps):
+        keys = (quoted(k) if isinstance(k, str) else str(k) for k in texts.keys(tensor.first.name))
+        yield f"#define {name}_KEYS_{tensor.identifier.upper()} {{{', '.join(keys)}}}"
+
+
 def _record(interface: LibraryInterface, kind: str, tensors: tuple[Tensor, ...], const: str) -> str:
     """A struct of pointers, and of the shapes that tell variants apart."""
     fields = []
     for tensor in tensors:
         end = tensor.first
-        what = f"{_comment(end.name)}: {end.dtype}"
+        is_text = end.name in interface.artifact.texts.ports
+        what = f"{_comment(end.name)}: {'numbers of WORDS' if is_text else end.dtype}"
         fields.append(f"  {const}{tensor.c_type} *{tensor.identifier}; /* {what} */")
         if const and not tensor.is_fixed and interface.is_by_shape:
             fields.append(f"  int64_t {tensor.identifier}_shape[{max(len(end.shape), 1)}];")

@@ -132,6 +132,7 @@ class LibraryInterface:
                 "inputs": [_described(tensor) for tensor in self.inputs],
                 "outputs": [_described(tensor) for tensor in self.outputs],
                 **({"capacity": self.state.capacity} if self.state else {}),
+                **({"texts": to_json(self.artifact.texts)} if self.artifact.texts else {}),
             }
         )
 

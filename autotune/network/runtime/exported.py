@@ -23,10 +23,12 @@ from autotune.codec import from_json
 from autotune.dtypes import numpy_dtype
 from autotune.errors import ArtifactError, UsageError
 from autotune.extent import Extent, Extents, Length
+from autotune.graph.texts import Texts
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.numbers import variant_of
 from autotune.network.artifact.variants import VariantChoice
 from autotune.network.runtime.arguments import Inputs, as_array
+from autotune.network.runtime.border import Border
 
 Array = NDArray[Any]
 _OTHER_CPU = 1
@@ -93,6 +95,8 @@ class ExportedModel:
         self._choice = VariantChoice(
             [{port.name: port.shapes[k] for port in self.input_info} for k in range(n_variants)]
         )
+        texts = self.signature.get("texts")
+        self._border = None if texts is None else Border(from_json(Texts, texts))
         self._handle = ctypes.c_void_p()
         create = self._function(f"{name}_create", ctypes.c_int, *[ctypes.c_void_p] * 2)
         options = _Options(threads=n_threads or 0, callers=callers)
@@ -106,6 +110,13 @@ class ExportedModel:
 
         Raises UsageError where names, shapes or dtypes do not fit.
         """
+        if self._border is None:
+            return self._outputs(inputs)
+        given = self._named(inputs)
+        numbers, new = self._border.numbers(given)
+        return self._border.texts(self._outputs(numbers), new)
+
+    def _outputs(self, inputs: Inputs) -> dict[str, Array]:
         arrays = self._checked(inputs)
         named = {p.name: a for p, a in zip(self.input_info, arrays, strict=True)}
         outputs = {end.name: np.empty(end.shape, end.numpy_dtype) for end in self._results(named)}
@@ -125,9 +136,12 @@ class ExportedModel:
         found.restype, found.argtypes = result, arguments
         return found  # type: ignore[no-any-return]
 
-    def _checked(self, inputs: Inputs) -> list[Array]:
+    def _named(self, inputs: Inputs) -> Mapping[str, Any]:
         names = [port.name for port in self.input_info]
-        given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
+        return inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
+
+    def _checked(self, inputs: Inputs) -> list[Array]:
+        given, names = self._named(inputs), [port.name for port in self.input_info]
         if given.keys() != set(names) or len(inputs) != len(names):
             wanted = ", ".join(f"'{name}'" for name in names)
             raise UsageError("other inputs are given than the model has", f"they are {wanted}")

@@ -46,6 +46,7 @@ from autotune.network.runtime.arguments import (
     require_names,
     writable_in_place,
 )
+from autotune.network.runtime.border import Border
 from autotune.network.runtime.direct_call import DirectCode, direct_call
 from autotune.network.runtime.kernel_time import KernelTime
 from autotune.network.runtime.ragged import Feeds, RaggedPorts, Rows
@@ -72,6 +73,8 @@ class Model:
 
     _ragged: RaggedPorts | None = None
     """What a caller of a model over tokens gives."""
+    _border: Border | None = None
+    """What makes numbers of strings, of a model that has some."""
     _sizes: ModelSizes[Model] | None = None
     _places: Mapping[int, int] = MappingProxyType({})
     """Addresses of the numbers of a model of one size, by their base."""
@@ -92,6 +95,7 @@ class Model:
         self._code = NetworkCode(self._memory.library, artifact)
         if artifact.ragged is not None:
             self._ragged = RaggedPorts(artifact, artifact.ragged)
+        self._border = Border(artifact.texts) if artifact.texts else None
         self._expected = ends_by_name(artifact.own_inputs)
         self._results = ends_by_name(artifact.outputs)
         self._outputs: Memories = {
@@ -134,10 +138,13 @@ class Model:
     @property
     def input_info(self) -> tuple[Endpoint, ...]:
         """Name, shape and dtype of every input; with lengths the longest shape, and `extents`."""
+        ports = self.artifact.own_inputs
+        if self._border is not None:
+            ports = self._border.shown(ports)
         if self._ragged is None:
-            return self.artifact.own_inputs
+            return ports
         hidden = self._ragged.ragged.hidden
-        return tuple(p for p in self.artifact.own_inputs if p.name not in hidden)
+        return tuple(p for p in ports if p.name not in hidden)
 
     @property
     def is_ragged(self) -> bool:
@@ -153,7 +160,8 @@ class Model:
     def output_info(self) -> tuple[Endpoint, ...]:
         """Name, shape and dtype of every output; with lengths the longest shape, and `extents`, or
         `written` where data decide."""
-        return self.artifact.own_outputs
+        ports = self.artifact.own_outputs
+        return ports if self._border is None else self._border.shown(ports)
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -181,10 +189,14 @@ class Model:
         C-contiguous one that shares no memory with an input is written in place. Raises UsageError
         where names, shapes or dtypes do not fit.
         """
+        if self._border is not None:
+            self._border.require_no_out(out)
+            given, new = self._border.numbers(self._named(inputs))
+            return self._border.texts(self._run(given, None), new)
         return self._run(inputs, out) if self._ragged is None else self._run_rows(inputs, out)
 
     def _run(self, inputs: Inputs, out: Outputs) -> dict[str, Array]:
-        """`run` for all inputs of the network."""
+        """`run` for all inputs of the network, in numbers."""
         model: Model = self
         if self.artifact.written and out is not None:
             raise UsageError(
@@ -382,9 +394,14 @@ class Model:
     def profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         """Time every kernel of one inference, in order; run it a few times first to warm up."""
         self._require_no_state()
+        if self._border is not None:
+            inputs = self._border.numbers(inputs)[0]
+        return self._profile(inputs)
+
+    def _profile(self, inputs: Mapping[str, Array]) -> list[KernelTime]:
         variant = self.variant(inputs)
         if variant is not self:
-            return variant.profile(inputs)
+            return variant._profile(inputs)
         arrays = self._check(self._with_places(inputs) if self._ragged else inputs)
         return self._profiled(arrays, {}, self._places)
 
@@ -538,7 +555,8 @@ def random_array(rng: np.random.Generator, port: Endpoint) -> Array:
             "run the model on your own in Python: `model.run({name: [array, …]})`",
         )
     if port.dtype == "string":
-        return np.array(_WORDS, object)[rng.integers(0, len(_WORDS), port.shape)]
+        words = np.array([*_WORDS, *port.words], object)
+        return words[rng.integers(0, len(words), port.shape)]
     if port.is_float:
         return rng.standard_normal(port.shape).astype(port.numpy_dtype)
     return rng.integers(0, port.limit, port.shape).astype(port.numpy_dtype)
