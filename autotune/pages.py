@@ -46,6 +46,7 @@ def _libc() -> Any:
     return libc
 
 
+_MAP_FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -82,6 +83,34 @@ def shared_file(file: int, begin: int, n_bytes: int) -> Bytes:
     first = begin - begin % mmap.ALLOCATIONGRANULARITY
     size = begin + n_bytes - first
     return np.asarray(_Mapping(max(size, 1), READ, mmap.MAP_SHARED, file, first))[begin - first :]
+
+
+class SharedPages:
+    """Some pages of an array that others show as well; each writes to copies of its own.
+
+    `runs`: begin and end in bytes, of whole pages. Raises OSError without room for them.
+    """
+
+    def __init__(self, pages: Bytes, runs: Iterable[tuple[int, int]]) -> None:
+        self.runs = tuple(runs)
+        self._file = os.memfd_create("autotune")
+        weakref.finalize(self, os.close, self._file)
+        at = 0
+        for begin, end in self.runs:
+            while begin < end:
+                n = os.pwrite(self._file, pages[begin:end].data, at)
+                begin, at = begin + n, at + n
+
+    def show_in(self, pages: Bytes) -> None:
+        """Let these runs of other pages be the same memory. Raises OSError."""
+        flags, at = mmap.MAP_PRIVATE | _MAP_FIXED, 0
+        for begin, end in self.runs:
+            where = pages.ctypes.data + begin
+            found = _libc().mmap(where, end - begin, READ | WRITE, flags, self._file, at)
+            if found == _FAILED:
+                error = ctypes.get_errno()
+                raise OSError(error, os.strerror(error))
+            at += end - begin
 
 
 def protect(pages: Bytes, spans: Iterable[tuple[int, int, int]]) -> None:

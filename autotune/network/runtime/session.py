@@ -14,7 +14,7 @@ which computes of it what all steps read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.steps import axes_of_places, parts_of, state_of, steps_of
 from autotune.network.artifact.variants import VariantChoice
 from autotune.network.runtime.arguments import in_order, require_input, require_names
+from autotune.network.runtime.generation import TokenSession, generated
 from autotune.network.runtime.kernel_time import KernelTime
 from autotune.network.runtime.sampling import sampler
 from autotune.network.runtime.session_step import (
@@ -38,6 +39,7 @@ from autotune.network.runtime.session_step import (
     as_stated,
     memory_of,
 )
+from autotune.network.runtime.speculation import SessionDraft, Wanted, draft_of, speculated
 from autotune.network.runtime.state_file import Kinds, plain, read_state, write_state
 
 Array = NDArray[Any]
@@ -171,49 +173,31 @@ class ModelSession:
             return step.profile(self._memory, checked, n)
 
     def generate(
-        self, tokens: Any, max_new: int | None = None, stop: Container[int] = (), **sampling: Any
+        self,
+        tokens: Any,
+        max_new: int | None = None,
+        stop: Container[int] = (),
+        *,
+        draft: Any = None,
+        k: int = 4,
+        **sampling: Any,
     ) -> Iterator[int]:
         """Tokens behind `tokens` (of one sequence), one by one, as each is computed.
 
         It ends after `max_new`, behind a token of `stop`, and where the state is full. `sampling`:
-        see `sampling.sampler`; greedy by default. The state has all tokens but the last. Raises
-        UsageError for a model of several inputs in a step or without scores of tokens.
+        see `sampling.sampler`; greedy by default. The state has all tokens but the last. `draft`
+        proposes `k` tokens at a time, which one step verifies (`speculation`): "ngrams", or a
+        session of a smaller model that has read the same text. Raises UsageError for a model of
+        several inputs in a step or without scores of tokens.
         """
-        choose = sampler(**sampling)
-        if len(self.input_info) != 1 or self.input_info[0].is_float:
-            raise UsageError("a step of the model takes more than tokens", "use `step`")
-        name = self._scores()
-        source = self.input_info[0]
-        given = np.asarray(tokens, source.numpy_dtype).reshape(1, -1)
-        return self._generated(given, source.name, name, choose, max_new, stop)
-
-    def _generated(
-        self,
-        given: Array,
-        source: str,
-        name: str,
-        choose: Callable[[Array], int],
-        max_new: int | None,
-        stop: Container[int],
-    ) -> Iterator[int]:
-        left = self.capacity if max_new is None else max_new
-        while left > 0:
-            scores = self.run({source: given})[name]
-            token = choose(scores.reshape(-1, scores.shape[-1])[-1])
-            yield token
-            left -= 1
-            if token in stop or self.length >= self.capacity:
-                return
-            given = np.full((1, 1), token, given.dtype)
-
-    def _scores(self) -> str:
-        """The output that has a score for each token."""
-        floats = [end.name for end in self.output_info if end.is_float]
-        named = [name for name in floats if "logits" in name]
-        found = named or floats
-        if len(found) != 1:
-            raise UsageError("no output of the model is the scores of tokens", "use `step`")
-        return found[0]
+        choose, one = sampler(**sampling), TokenSession(self)
+        given, most = one.tokens(tokens), self.capacity if max_new is None else max_new
+        if draft is None or most < 1:
+            return generated(one, given, choose, most, stop)
+        one.require_rows()
+        is_session = isinstance(draft, ModelSession)
+        found = SessionDraft(TokenSession(draft)) if is_session else draft_of(draft)
+        return speculated(one, given, found, choose, Wanted(most, stop, k))
 
     def reset(self) -> None:
         """Forget all places; what `begin` was given stays."""
@@ -221,7 +205,7 @@ class ModelSession:
             self._forget()
 
     def _forget(self) -> None:
-        self._memory.filled[0] = 0
+        self._memory.cut(0)
         for pair in self._memory.pairs.values():
             pair[0][...] = 0
 
@@ -233,15 +217,16 @@ class ModelSession:
                 f"a state of {self.length} places cannot be cut to {length}", "give fewer places"
             )
         with self._alone():
-            self._memory.filled[0] = length
+            self._memory.cut(length)
 
     def fork(self) -> ModelSession:
-        """Another session with a copy of the state, as for beams and shared prefixes."""
+        """Another session with this state, as for beams and shared prefixes.
+
+        Filled places are one memory, in whole pages, until one of both writes there.
+        """
         with self._alone():
             other = ModelSession(self.model)
-            other._memory.filled[:], other._memory.held = self._memory.filled, self._memory.held
-            for name, array in other._memory.arrays(self.length).items():
-                array[...] = self._memory.arrays(self.length)[name]
+            self._memory.show_in(other._memory)
             return other
 
     def save(self, path: str | Path) -> None:
@@ -259,9 +244,10 @@ class ModelSession:
         with self._alone():
             digest, held = self.model.artifact.model_hash, _stored(self._held_ends)
             found, length = read_state(Path(path), digest, self.capacity, self._kinds, held)
+            self._memory.cut(0)
             for name, array in self._memory.arrays(length).items():
                 array[...] = found[name].view(array.dtype)
-            self._memory.filled[0] = length
+            self._memory.cut(length)
             self._memory.held = self._held_in(found)
 
     def _kinds(self, length: int) -> Kinds:
@@ -286,10 +272,20 @@ class ModelSession:
     # --- parts, for checks and other runtimes ---
 
     @property
+    def gives_last_rows(self) -> bool:
+        """Whether outputs are those of the last new place alone."""
+        return bool(self._info.last_rows)
+
+    @property
     def buffers(self) -> tuple[str, ...]:
         """Names of the inputs that are buffers of growing states, without those of steps."""
         steps = set(self._info.steps.values())
         return tuple(name for name in self._memory.buffers if name not in steps)
+
+    @property
+    def all_buffers(self) -> tuple[str, ...]:
+        """Names of all buffers that grow, steps among them."""
+        return tuple(self._memory.buffers)
 
     @property
     def n_bytes(self) -> int:
@@ -324,6 +320,7 @@ class ModelSession:
     def move(self, length: int) -> None:
         """Go on in other memory with the first places: arrays that `rows` gave stay as they are."""
         memory = self._memory
+        memory.shared = None
         former = {name: self.rows(name, 0, length) for name in memory.buffers}
         memory.buffers = {name: memory_of(memory.ends[name]) for name in former}
         memory.bound.clear()
@@ -340,7 +337,7 @@ class ModelSession:
 
     def assume(self, length: int) -> None:
         """Let so many places count as filled, with what is in their rows."""
-        self._memory.filled[0] = length
+        self._memory.cut(length)
 
     def shape_of(self, port: str, n: int) -> tuple[int, ...]:
         """The shape of an input or output of a step of n places."""

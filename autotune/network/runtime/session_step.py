@@ -15,6 +15,7 @@ from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.steps import sizes_of, state_of
 from autotune.network.runtime.arguments import require_input, require_names
 from autotune.network.runtime.kernel_time import KernelTime
+from autotune.network.runtime.shared_places import SharedPlaces
 
 Array = NDArray[Any]
 
@@ -48,7 +49,7 @@ class SessionMemory:
 
     `buffers`: of what grows; `filled`: their places that are; `pairs`: what a call replaces, and
     the array for what takes its place; `held`: what stays for a sequence, None before one begins.
-    `bound`: see `SessionStep`.
+    `bound`: see `SessionStep`. `shared`: places that other sessions read as well.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -61,6 +62,7 @@ class SessionMemory:
         self.filled = np.zeros(1, np.int64)
         self.held: Mapping[str, Array] | None = None if info.held else {}
         self.bound: dict[tuple[Stateful, int], list[tuple[int, int, int, int]]] = {}
+        self.shared: SharedPlaces | None = None
 
     @property
     def length(self) -> int:
@@ -71,6 +73,28 @@ class SessionMemory:
         """Places of a buffer, in place, as they are stored."""
         before = (slice(None),) * self.info.axes[buffer]
         return self.buffers[buffer][(*before, slice(begin, end))]
+
+    def cut(self, length: int) -> None:
+        """Let so many places count as filled, and others be written anew."""
+        if self.shared is not None and length < self.shared.length:
+            self.shared = None
+        self.filled[0] = length
+
+    def show_in(self, other: SessionMemory) -> None:
+        """Give another session this state, whose filled places are the same memory.
+
+        Whole pages of them are, until one of both writes there; what is replaced is copied.
+        """
+        length = self.length
+        if self.buffers and not (self.shared and self.shared.covers(self.buffers, length)):
+            self.shared = SharedPlaces(self.buffers, self.info.axes, length)
+            self.buffers = self.shared.arrays(self.buffers, length)
+            self.bound.clear()
+        if self.shared is not None:
+            other.buffers = self.shared.arrays(self.buffers, length)
+        other.shared, other.held, other.filled[0] = self.shared, self.held, length
+        for name, pair in self.pairs.items():
+            other.pairs[name][0][...] = pair[0]
 
     def arrays(self, length: int) -> dict[str, Array]:
         """All of the state at so many places but what is held, by name."""

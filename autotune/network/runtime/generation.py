@@ -1,0 +1,96 @@
+"""⑩ Generation: tokens behind a prompt, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune.network.runtime.session import ModelSession
+
+Array = NDArray[Any]
+
+
+class TokenSession:
+    """A session of a model that takes tokens alone and gives their scores.
+
+    `source` and `scores`: the names of both. Raises UsageError for another model.
+    """
+
+    def __init__(self, session: ModelSession) -> None:
+        if len(session.input_info) != 1 or session.input_info[0].is_float:
+            raise UsageError("a step of the model takes more than tokens", "use `step`")
+        self.session, self._source = session, session.input_info[0]
+        self.source, self.scores = self._source.name, _scores(session)
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that it has read."""
+        return self.session.length
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens."""
+        return self.session.capacity
+
+    def truncate(self, length: int) -> None:
+        """Forget the tokens from `length` on."""
+        self.session.truncate(length)
+
+    def tokens(self, of: Any) -> list[int]:
+        """Tokens of one sequence, as an array or a list of any rank."""
+        return [int(n) for n in self.array(of).reshape(-1)]
+
+    def array(self, tokens: Any) -> Array:
+        """Tokens as steps take them."""
+        return np.asarray(tokens, self._source.numpy_dtype)
+
+    def scores_behind(self, tokens: Sequence[int]) -> Array:
+        """Read more tokens; scores of what follows each, or the last one alone: (n, vocabulary)."""
+        given = self.array(tokens).reshape(1, -1)
+        found = self.session.run({self.source: given})[self.scores]
+        return found.reshape(-1, found.shape[-1])
+
+    def require_rows(self) -> None:
+        """Raise UsageError for a model that gives no scores of each token, or cannot go back."""
+        if self.session.replaced_arrays():
+            raise UsageError(
+                "a state of a fixed shape cannot go back to before a draft", "leave out `draft`"
+            )
+        if self.session.gives_last_rows:
+            raise UsageError(
+                "a draft is verified by the scores of all its tokens, and the model gives those of "
+                "the last one",
+                'compile it with `scores="all"` (`--scores all`)',
+            )
+
+
+def generated(
+    session: TokenSession,
+    tokens: Sequence[int],
+    choose: Callable[[Array], int],
+    max_new: int,
+    stop: Container[int],
+) -> Iterator[int]:
+    """Tokens behind `tokens`, one by one; see `ModelSession.generate`."""
+    for _ in range(max_new):
+        token = choose(session.scores_behind(tokens)[-1])
+        yield token
+        if token in stop or session.length >= session.capacity:
+            return
+        tokens = [token]
+
+
+def _scores(session: ModelSession) -> str:
+    """The output that has a score for each token."""
+    floats = [end.name for end in session.output_info if end.is_float]
+    named = [name for name in floats if "logits" in name]
+    found = named or floats
+    if len(found) != 1:
+        raise UsageError("no output of the model is the scores of tokens", "use `step`")
+    return found[0]

@@ -1,0 +1,1 @@
+"""⑩ What servers of language models need: prefixes, drafts, steps of many requests."""

@@ -1,0 +1,130 @@
+"""⑩ A tree of prefixes: places of the KV cache that texts begin with, kept for texts to come.
+
+prefixes = Prefixes(most_bytes=1 << 30)
+n = prefixes.begin(session, tokens)        # places of an empty session are filled: read tokens[n:]
+...
+prefixes.keep(session, tokens)             # of a session that has read `tokens`
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from autotune.errors import UsageError
+from autotune.network.runtime.session import ModelSession
+
+Array = NDArray[Any]
+Tokens = tuple[int, ...]
+
+
+@dataclass(eq=False)
+class _Block:
+    """The rows of some tokens behind those of its parents."""
+
+    parent: _Block | None = None
+    tokens: Tokens = ()
+    rows: Mapping[str, Array] = field(default_factory=dict)
+    blocks: dict[Tokens, _Block] = field(default_factory=dict)
+    used: int = 0
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(array.nbytes for array in self.rows.values())
+
+
+class Prefixes:
+    """Prefixes of texts in blocks of `block` tokens, `most_bytes` of memory together.
+
+    Those go first that were used the longest time ago. Of sessions of one model alone, and of
+    several threads. The tree owns copies of the rows, so sessions may go.
+    """
+
+    def __init__(self, most_bytes: int = 1 << 30, block: int = 32) -> None:
+        if most_bytes < 0 or block < 1:
+            raise UsageError("a block has a token or more, and bytes are no less than 0")
+        self.most_bytes, self.block = most_bytes, block
+        self.n_bytes, self.n_read, self.n_known = 0, 0, 0
+        self._root, self._clock, self._lock = _Block(), 0, threading.Lock()
+        self._model: object = None
+
+    def begin(self, session: ModelSession, tokens: Sequence[int]) -> int:
+        """Fill an empty session with the longest known prefix; its length, below that of `tokens`.
+
+        Raises UsageError for a session that is not empty, or of another model.
+        """
+        self._require(session, 0)
+        with self._lock:
+            places = 0
+            for block in self._known(tokens[:-1]):
+                end = places + len(block.tokens)
+                for name, rows in block.rows.items():
+                    session.rows(name, places, end)[...] = rows
+                places, block.used = end, self._tick()
+            self.n_read, self.n_known = self.n_read + len(tokens), self.n_known + places
+        session.assume(places)
+        return places
+
+    def keep(self, session: ModelSession, tokens: Sequence[int]) -> None:
+        """Keep what a session has read, as far as it is whole blocks.
+
+        `tokens`: those of its first places. Raises UsageError for a session that has read fewer.
+        """
+        self._require(session, len(tokens))
+        with self._lock:
+            above, places = self._root, 0
+            for key in self._keys(tokens):
+                end = places + len(key)
+                block = above.blocks.get(key)
+                if block is None:
+                    rows = {n: session.rows(n, places, end).copy() for n in session.all_buffers}
+                    block = above.blocks[key] = _Block(above, key, rows)
+                    self.n_bytes += block.n_bytes
+                block.used = self._tick()
+                above, places = block, end
+            self._forget()
+
+    def _require(self, session: ModelSession, length: int) -> None:
+        if session.replaced_arrays() or session.begin_info or not session.capacity:
+            raise UsageError(
+                "prefixes are kept of models whose whole state is a KV cache", "leave them out"
+            )
+        if session.length < length or (not length and session.length):
+            raise UsageError(
+                f"the session has read {session.length} tokens", "`begin` with an empty one"
+            )
+        if self._model not in (None, session.model):
+            raise UsageError("the prefixes are of another model", "give each model its own")
+        self._model = session.model
+
+    def _keys(self, tokens: Sequence[int]) -> Iterator[Tokens]:
+        size = self.block
+        for begin in range(0, len(tokens) - size + 1, size):
+            yield tuple(int(n) for n in tokens[begin : begin + size])
+
+    def _known(self, tokens: Sequence[int]) -> Iterator[_Block]:
+        block: _Block | None = self._root
+        for key in self._keys(tokens):
+            if block is None or (block := block.blocks.get(key)) is None:
+                return
+            yield block
+
+    def _forget(self) -> None:
+        """Drop the blocks without others behind them that were used the longest time ago."""
+        while self.n_bytes > self.most_bytes:
+            last = min(self._leaves(self._root), key=lambda block: block.used)
+            assert last.parent is not None
+            del last.parent.blocks[last.tokens]
+            self.n_bytes -= last.n_bytes
+
+    def _leaves(self, block: _Block) -> Iterator[_Block]:
+        for one in block.blocks.values():
+            yield from self._leaves(one) if one.blocks else (one,)
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
