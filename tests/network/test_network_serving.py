@@ -244,9 +244,9 @@ def test_requests_end_one_by_one(model: Model) -> None:
     for request in (stopped, failed):
         scheduler.submit(request)
     scheduler.turn()
-    for request in (cancelled, full):
+    for request in (cancelled, full, Request([1], 1)):
         scheduler.submit(request)
-    with pytest.raises(QueueFull, match="2 requests are waiting"):
+    with pytest.raises(QueueFull, match="3 requests are waiting"):
         scheduler.submit(Request([1], 1))
     scheduler.turn()
     cancelled.cancel()

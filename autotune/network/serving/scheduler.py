@@ -120,7 +120,7 @@ class Scheduler:
                 f"give 1 to {self.capacity - 1} tokens, and ask for one or more",
             )
         with self._lock:
-            if len(self._waiting) >= self._most_waiting and not self._free:
+            if len(self._waiting) - len(self._free) >= self._most_waiting:
                 raise QueueFull(f"{self.n_waiting} requests are waiting", "try again later")
             self._waiting.append(request)
 
