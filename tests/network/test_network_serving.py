@@ -190,9 +190,9 @@ def test_prefixes_are_found_kept_and_forgotten(model: Model) -> None:
     assert prefixes.begin(model.session(), texts[0]) < one_text
     with pytest.raises(UsageError, match="has read 340 tokens"):
         prefixes.begin(session, head)
+    other = autotune.Model(autotune.compile(decoder(), **_TOLD).artifact).session()
     with pytest.raises(UsageError, match="another model"):
-        other = autotune.Model(autotune.compile(decoder(), **_TOLD).artifact)
-        prefixes.begin(other.session(), head)
+        prefixes.begin(other, head)
 
 
 def test_requests_together_are_as_each_alone(model: Model) -> None:
@@ -214,8 +214,7 @@ def _together(model: Model) -> None:
     scheduler = Scheduler(model, sessions=5, part=32, prefixes=Prefixes(block=8))
     told = [list[int | None]() for _ in texts]
     requests = [
-        Request(text, n, tell=tell.append)
-        for text, n, tell in zip(texts, sizes, told, strict=True)
+        Request(text, n, tell=tell.append) for text, n, tell in zip(texts, sizes, told, strict=True)
     ]
     later = list(requests)
     is_busy = True

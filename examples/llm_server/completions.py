@@ -2,7 +2,7 @@
 
     pip install 'autotune-compiler[examples]'
     autotune compile decoder.onnx --capacity 4096 --sessions 8,4,2 -o decoder.atn
-    python examples/llm_server/server.py decoder.atn --tokenizer FOLDER [--port 8000]
+    python examples/llm_server/completions.py decoder.atn --tokenizer FOLDER [--port 8000]
     curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \
       -d '{"model": "decoder", "messages": [{"role": "user", "content": "Hello"}]}'
 
