@@ -24,11 +24,17 @@ _TOLD = {"capacity": CAPACITY, "check": False}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return loaded(tmp_path_factory.mktemp("serving"), 2)
+    return loaded(tmp_path_factory.mktemp("serving"), 1)
+
+
+@pytest.fixture(scope="module")
+def other() -> Model:
+    """With the same tokens, and scores of the last one alone."""
+    return autotune.Model(autotune.compile(decoder(seed=1), **_TOLD).artifact)
 
 
 def loaded(folder: Path, layers: int) -> Model:
-    compiled = autotune.compile(decoder(layers), scores="all", sessions=(2, 4), **_TOLD)
+    compiled = autotune.compile(decoder(layers), scores="all", sessions=(3,), **_TOLD)
     compiled.artifact.save(folder / "decoder.atn")
     return autotune.load(folder / "decoder.atn")
 
@@ -96,11 +102,10 @@ class Wrong:
         return Proposal(drawn[:n], [None] * n)
 
 
-def test_drafts_change_no_greedy_text(model: Model) -> None:
+def test_drafts_change_no_greedy_text(model: Model, other: Model) -> None:
     prompt, n = tokens_of(40), 100
     expected = alone(model, prompt, n)
-    smaller = autotune.compile(decoder(layers=1), **_TOLD).artifact
-    for draft in ("ngrams", autotune.Model(smaller).session(), Wrong(prompt + expected, 1)):
+    for draft in ("ngrams", other.session(), Wrong(prompt + expected, 1)):
         session = model.session()
         assert list(session.generate([prompt], n, draft=draft, k=5)) == expected
         assert session.length == 40 + n - 1
@@ -161,15 +166,14 @@ def test_drafts_do_not_change_how_tokens_are_distributed(sample: str, draft: str
         assert (abs(row / n - shares) <= bound).all()
 
 
-def test_what_no_draft_is_for_is_told(model: Model) -> None:
+def test_what_no_draft_is_for_is_told(model: Model, other: Model) -> None:
     with pytest.raises(UsageError, match="a draft is no int"):
         model.session().generate([[1]], 5, draft=7)
-    last = autotune.Model(autotune.compile(decoder(), **_TOLD).artifact)
     with pytest.raises(UsageError, match="scores of all its tokens"):
-        last.session().generate([[1]], 5, draft="ngrams")
+        other.session().generate([[1]], 5, draft="ngrams")
 
 
-def test_prefixes_are_found_kept_and_forgotten(model: Model) -> None:
+def test_prefixes_are_found_kept_and_forgotten(model: Model, other: Model) -> None:
     prefixes, head = Prefixes(block=16), tokens_of(300, 9)
     texts = [head + tokens_of(40, seed) for seed in range(4)]
     for n, text in enumerate(texts):
@@ -190,9 +194,8 @@ def test_prefixes_are_found_kept_and_forgotten(model: Model) -> None:
     assert prefixes.begin(model.session(), texts[0]) < one_text
     with pytest.raises(UsageError, match="has read 340 tokens"):
         prefixes.begin(session, head)
-    other = autotune.Model(autotune.compile(decoder(), **_TOLD).artifact).session()
     with pytest.raises(UsageError, match="another model"):
-        prefixes.begin(other, head)
+        prefixes.begin(other.session(), head)
 
 
 def test_requests_together_are_as_each_alone(model: Model) -> None:
