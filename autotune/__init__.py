@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from autotune.network.runtime.session import ModelSession as ModelSession
     from autotune.network.serving.prefixes import Prefixes as Prefixes
     from autotune.network.serving.scheduler import QueueFull as QueueFull
-    from autotune.network.serving.scheduler import Request as Request
-    from autotune.network.serving.scheduler import Scheduler as Scheduler
+    from autotune.network.serving.scheduler import TextRequest as TextRequest
+    from autotune.network.serving.scheduler import TurnScheduler as TurnScheduler
     from autotune.ort.binding import IOBinding as IOBinding
     from autotune.ort.binding import OrtValue as OrtValue
     from autotune.ort.options import ExecutionMode as ExecutionMode
@@ -161,7 +161,7 @@ _NAMES = {
     "autotune.network.runtime.runtime": ("Model",),
     "autotune.network.runtime.session": ("ModelSession",),
     "autotune.network.serving.prefixes": ("Prefixes",),
-    "autotune.network.serving.scheduler": ("QueueFull", "Request", "Scheduler"),
+    "autotune.network.serving.scheduler": ("QueueFull", "TextRequest", "TurnScheduler"),
     "autotune.records": ("best_for", "read_log"),
     "autotune.reporting.report": ("SearchReport",),
     "autotune.search.defaults": ("default_steps",),

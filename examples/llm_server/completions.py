@@ -57,7 +57,7 @@ class Settings:
 class Answer:
     """One text of an answer, in pieces."""
 
-    request: autotune.Request
+    request: autotune.TextRequest
     choice: Choice
     words: Words
     tokens: AsyncIterator[int]
@@ -114,7 +114,7 @@ class Service:
 
     settings: Settings
     text: Text
-    scheduler: autotune.Scheduler
+    scheduler: autotune.TurnScheduler
     codes: Counter[int] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -253,7 +253,7 @@ class Service:
         choice = Choice(sampler(**how), grammar, bias, asked.likeliest)
         room = max(1, self.scheduler.capacity - len(tokens))
         most = min(asked.most or room, room)
-        request = autotune.Request(tokens, most, self.text.ends, choice)
+        request = autotune.TextRequest(tokens, most, self.text.ends, choice)
         words = Words(self.text, asked.stops)
         return Answer(request, choice, words, self.engine.submit(request))
 
@@ -410,7 +410,7 @@ def main() -> None:
     given = parser.parse_args()
     model = autotune.load(given.model, given.threads)
     prefixes = autotune.Prefixes(given.prefix_mib << 20) if given.prefix_mib else None
-    scheduler = autotune.Scheduler(
+    scheduler = autotune.TurnScheduler(
         model,
         sessions=given.sessions,
         waiting=given.waiting,

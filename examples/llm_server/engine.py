@@ -12,7 +12,7 @@ import autotune
 class Engine:
     """Owns the thread of a scheduler. `stop` ends it when what has begun is computed."""
 
-    def __init__(self, scheduler: autotune.Scheduler) -> None:
+    def __init__(self, scheduler: autotune.TurnScheduler) -> None:
         self.scheduler = scheduler
         self._work, self._is_over = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="turns", daemon=True)
@@ -30,7 +30,7 @@ class Engine:
         self._work.set()
         self._thread.join()
 
-    def submit(self, request: autotune.Request) -> AsyncIterator[int]:
+    def submit(self, request: autotune.TextRequest) -> AsyncIterator[int]:
         """The tokens of a request as they come. A reader that leaves cancels it.
 
         Raises UsageError for one that does not fit, and QueueFull.
@@ -47,7 +47,9 @@ class Engine:
         return _told(request, tokens)
 
 
-async def _told(request: autotune.Request, tokens: asyncio.Queue[int | None]) -> AsyncIterator[int]:
+async def _told(
+    request: autotune.TextRequest, tokens: asyncio.Queue[int | None]
+) -> AsyncIterator[int]:
     try:
         while (token := await tokens.get()) is not None:
             yield token

@@ -15,7 +15,7 @@ from autotune.network.runtime.sampling import Sampler, sampler
 from autotune.network.runtime.session import ModelSession
 from autotune.network.runtime.speculation import Proposal
 from autotune.network.serving.prefixes import Prefixes
-from autotune.network.serving.scheduler import QueueFull, Request, Scheduler
+from autotune.network.serving.scheduler import QueueFull, TextRequest, TurnScheduler
 from tests.decoders import VOCABULARY, decoder
 
 CAPACITY = 700
@@ -214,10 +214,11 @@ def _together(model: Model) -> None:
     texts = [head[: int(n)] + tokens_of(int(m), int(m)) for n, m in rng.integers(5, 100, (12, 2))]
     sizes = [int(n) for n in rng.integers(1, 40, 12)]
     expected = [alone(model, text, n) for text, n in zip(texts, sizes, strict=True)]
-    scheduler = Scheduler(model, sessions=5, part=32, prefixes=Prefixes(block=8))
+    scheduler = TurnScheduler(model, sessions=5, part=32, prefixes=Prefixes(block=8))
     told = [list[int | None]() for _ in texts]
     requests = [
-        Request(text, n, tell=tell.append) for text, n, tell in zip(texts, sizes, told, strict=True)
+        TextRequest(text, n, tell=tell.append)
+        for text, n, tell in zip(texts, sizes, told, strict=True)
     ]
     later = list(requests)
     is_busy = True
@@ -233,24 +234,24 @@ def _together(model: Model) -> None:
 
 
 def test_requests_end_one_by_one(model: Model) -> None:
-    scheduler = Scheduler(model, sessions=2, waiting=2)
+    scheduler = TurnScheduler(model, sessions=2, waiting=2)
     expected = alone(model, tokens_of(30, 1), 30)
 
     def choose(scores: np.ndarray) -> int:
         raise ValueError("no token fits")
 
-    stopped = Request(tokens_of(30, 1), 30, stop={expected[7]})
-    failed = Request(tokens_of(9), 5, choose=choose)
-    cancelled = Request(tokens_of(600), 20)
-    full = Request(tokens_of(CAPACITY - 3), 20)
+    stopped = TextRequest(tokens_of(30, 1), 30, stop={expected[7]})
+    failed = TextRequest(tokens_of(9), 5, choose=choose)
+    cancelled = TextRequest(tokens_of(600), 20)
+    full = TextRequest(tokens_of(CAPACITY - 3), 20)
     for request in (stopped, failed):
         scheduler.submit(request)
     for _ in range(2):  # a prompt in each
         scheduler.turn()
-    for request in (cancelled, full, Request([1], 1)):
+    for request in (cancelled, full, TextRequest([1], 1)):
         scheduler.submit(request)
     with pytest.raises(QueueFull, match="3 requests are waiting"):
-        scheduler.submit(Request([1], 1))
+        scheduler.submit(TextRequest([1], 1))
     scheduler.turn()
     cancelled.cancel()
     while scheduler.turn():
@@ -266,4 +267,4 @@ def test_requests_end_one_by_one(model: Model) -> None:
     assert len(full.found) == 4
     for tokens in ([], tokens_of(CAPACITY)):
         with pytest.raises(UsageError, match="do not fit"):
-            scheduler.submit(Request(tokens, 1))
+            scheduler.submit(TextRequest(tokens, 1))

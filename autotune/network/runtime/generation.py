@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import UsageError
-
-if TYPE_CHECKING:
-    from autotune.network.runtime.session import ModelSession
+from autotune.network.artifact.artifact import Endpoint
 
 Array = NDArray[Any]
+
+
+class _Session(Protocol):
+    """A session, as far as texts need it."""
+
+    @property
+    def input_info(self) -> tuple[Endpoint, ...]: ...
+    @property
+    def output_info(self) -> tuple[Endpoint, ...]: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def gives_last_rows(self) -> bool: ...
+    def truncate(self, length: int) -> None: ...
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]: ...
+    def replaced_arrays(self) -> dict[str, Array]: ...
 
 
 class TokenSession:
@@ -22,25 +38,25 @@ class TokenSession:
     `source` and `scores`: the names of both. Raises UsageError for another model.
     """
 
-    def __init__(self, session: ModelSession) -> None:
+    def __init__(self, session: _Session) -> None:
         if len(session.input_info) != 1 or session.input_info[0].is_float:
             raise UsageError("a step of the model takes more than tokens", "use `step`")
-        self.session, self._source = session, session.input_info[0]
+        self._session, self._source = session, session.input_info[0]
         self.source, self.scores = self._source.name, _scores(session)
 
     @property
     def length(self) -> int:
         """The number of tokens that it has read."""
-        return self.session.length
+        return self._session.length
 
     @property
     def capacity(self) -> int:
         """The most tokens."""
-        return self.session.capacity
+        return self._session.capacity
 
     def truncate(self, length: int) -> None:
         """Forget the tokens from `length` on."""
-        self.session.truncate(length)
+        self._session.truncate(length)
 
     def tokens(self, of: Any) -> list[int]:
         """Tokens of one sequence, as an array or a list of any rank."""
@@ -53,16 +69,16 @@ class TokenSession:
     def scores_behind(self, tokens: Sequence[int]) -> Array:
         """Read more tokens; scores of what follows each, or the last one alone: (n, vocabulary)."""
         given = self.array(tokens).reshape(1, -1)
-        found = self.session.run({self.source: given})[self.scores]
+        found = self._session.run({self.source: given})[self.scores]
         return found.reshape(-1, found.shape[-1])
 
     def require_rows(self) -> None:
         """Raise UsageError for a model that gives no scores of each token, or cannot go back."""
-        if self.session.replaced_arrays():
+        if self._session.replaced_arrays():
             raise UsageError(
                 "a state of a fixed shape cannot go back to before a draft", "leave out `draft`"
             )
-        if self.session.gives_last_rows:
+        if self._session.gives_last_rows:
             raise UsageError(
                 "a draft is verified by the scores of all its tokens, and the model gives those of "
                 "the last one",
@@ -86,7 +102,7 @@ def generated(
         tokens = [token]
 
 
-def _scores(session: ModelSession) -> str:
+def _scores(session: _Session) -> str:
     """The output that has a score for each token."""
     floats = [end.name for end in session.output_info if end.is_float]
     named = [name for name in floats if "logits" in name]

@@ -23,7 +23,7 @@ from autotune.network.runtime.sampling import Sampler
 Array = NDArray[Any]
 
 
-class Draft(Protocol):
+class TextDraft(Protocol):
     """Proposes tokens behind a text."""
 
     def propose(self, text: Sequence[int], k: int, choose: Sampler) -> Proposal:
@@ -109,7 +109,7 @@ class Wanted:
     k: int = 4
 
 
-def draft_of(draft: Any) -> Draft:
+def draft_of(draft: Any) -> TextDraft:
     """A draft: "ngrams", or an object with `propose`. Raises UsageError for others."""
     if draft == "ngrams":
         return NGrams()
@@ -117,12 +117,12 @@ def draft_of(draft: Any) -> Draft:
         raise UsageError(
             f"a draft is no {type(draft).__name__}", 'give "ngrams", or a session of a model'
         )
-    found: Draft = draft
+    found: TextDraft = draft
     return found
 
 
 def speculated(
-    session: TokenSession, tokens: Sequence[int], draft: Draft, choose: Sampler, wanted: Wanted
+    session: TokenSession, tokens: Sequence[int], draft: TextDraft, choose: Sampler, wanted: Wanted
 ) -> Iterator[int]:
     """Tokens behind `tokens`, one by one; see `ModelSession.generate`."""
     text = [*tokens, choose(session.scores_behind(tokens)[-1])]

@@ -1,7 +1,7 @@
 """⑩ Steps of many requests: sessions join and leave between steps, long prompts come in slices.
 
-scheduler = Scheduler(model, sessions=8)
-scheduler.submit(Request(tokens, max_new=100, stop={2}, tell=print))
+scheduler = TurnScheduler(model, sessions=8)
+scheduler.submit(TextRequest(tokens, max_new=100, stop={2}, tell=print))
 while scheduler.turn():
     ...
 """
@@ -20,7 +20,7 @@ from autotune.errors import UsageError
 from autotune.network.runtime.generation import TokenSession
 from autotune.network.runtime.runtime import Model
 from autotune.network.runtime.sampling import sampler
-from autotune.network.runtime.session import step_together
+from autotune.network.runtime.session import ModelSession, step_together
 from autotune.network.serving.prefixes import Prefixes
 
 Array = NDArray[Any]
@@ -32,7 +32,7 @@ class QueueFull(UsageError):
 
 
 @dataclass(eq=False)
-class Request:
+class TextRequest:
     """A text to go on from.
 
     `choose`: the next token by scores (vocabulary,). `tell`: is called with each token, and with
@@ -58,12 +58,12 @@ class Request:
 class _Running:
     """A request and its session; `read`: the tokens of it that the session has read."""
 
-    request: Request
-    session: TokenSession
+    request: TextRequest
+    session: ModelSession
     read: int = 0
 
 
-class Scheduler:
+class TurnScheduler:
     """Computes requests of a model in turns, one thread at a time.
 
     `sessions`: requests at once; as many steps of several sessions as the artifact has are used
@@ -84,15 +84,15 @@ class Scheduler:
         if min(sessions, part) < 1 or waiting < 0:
             raise UsageError("there is one session and one token in a part at least")
         self._model, self._part, self._most_waiting = model, part, waiting
-        self._free = [TokenSession(model.session()) for _ in range(sessions)]
-        self.capacity = self._free[0].capacity
-        if not self.capacity or self._free[0].session.begin_info:
+        self._free = [model.session() for _ in range(sessions)]
+        self._ports, self.capacity = TokenSession(self._free[0]), self._free[0].capacity
+        if not self.capacity or self._free[0].begin_info:
             raise UsageError(
                 f"'{model.artifact.name}' is no decoder of text alone",
                 "compile one with `capacity`",
             )
         self.prefixes = prefixes
-        self._waiting = deque[Request]()
+        self._waiting = deque[TextRequest]()
         self._prompts, self._texts = deque[_Running](), list[_Running]()
         self._lock = threading.Lock()
 
@@ -106,7 +106,7 @@ class Scheduler:
         """Requests with a session."""
         return len(self._prompts) + len(self._texts)
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: TextRequest) -> None:
         """Let a request wait for its turns; of any thread.
 
         Raises UsageError for an empty prompt and for one that is longer than the capacity, and
@@ -148,7 +148,7 @@ class Scheduler:
                 one = _Running(request, self._free.pop())
                 self._prompts.append(one)
                 if self.prefixes is not None:
-                    one.read = self.prefixes.begin(one.session.session, request.tokens)
+                    one.read = self.prefixes.begin(one.session, request.tokens)
 
     def _read(self, one: _Running) -> None:
         """The next part of a prompt."""
@@ -157,26 +157,26 @@ class Scheduler:
             return self._leave(one)
         part = request.tokens[one.read : one.read + self._part]
         try:
-            scores = one.session.scores_behind(part)
+            scores = TokenSession(one.session).scores_behind(part)
         except Exception as error:  # of this request: the others go on
             return self._fail(one, error)
         one.read += len(part)
         if one.read < len(request.tokens):
             return self._prompts.append(one)
         if self.prefixes is not None:
-            self.prefixes.keep(one.session.session, request.tokens)
+            self.prefixes.keep(one.session, request.tokens)
         self._take(one, scores[-1])
         if self._goes_on(one):
             self._texts.append(one)
 
     def _step(self, texts: Sequence[_Running]) -> None:
         """One token of each."""
-        first = texts[0].session
+        ports = self._ports
         tokens = [one.request.found[-1:] for one in texts]
         try:
-            sessions = [one.session.session for one in texts]
-            found = step_together(self._model, sessions, {first.source: first.array(tokens)})
-            rows = found[first.scores].reshape(len(texts), -1)
+            sessions = [one.session for one in texts]
+            found = step_together(self._model, sessions, {ports.source: ports.array(tokens)})
+            rows = found[ports.scores].reshape(len(texts), -1)
         except Exception as error:
             for one in texts:
                 self._fail(one, error)
@@ -212,7 +212,7 @@ class Scheduler:
 
     def _leave(self, one: _Running) -> None:
         """Give back the session of a request that has ended."""
-        one.session.session.reset()
+        one.session.reset()
         with self._lock:
             self._free.append(one.session)
         one.request.tell(None)
