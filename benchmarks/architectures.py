@@ -550,7 +550,7 @@ def _of_onnxruntime(path: Path) -> list[int]:
     inputs = [i for i in session.get_inputs() if i.name not in ("input_ids", "attention_mask")]
     feed = {}
     for i in inputs:
-        shape = [n if isinstance(n, int) else (0 if d else 1) for d, n in enumerate(i.shape)]
+        shape = [int(n) if str(n).isdigit() else (0 if d else 1) for d, n in enumerate(i.shape)]
         feed[i.name] = np.zeros(shape, np.float32 if "float" in i.type else np.int64)
     names = {i.name for i in session.get_inputs()}
     ids, found, total = list(PROMPT), [], 0

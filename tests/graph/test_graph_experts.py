@@ -154,3 +154,35 @@ def test_forms_that_are_not_compiled_are_told(
     saved(tmp_path, node, {"x": [3, WIDTH], "router": [3, EXPERTS]}, constants)
     with pytest.raises(AutotuneError, match=said):
         build_network(tmp_path / "m.onnx")
+
+
+def test_products_of_sorted_rows_are_of_a_matrix_for_each(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Experts as the exporter of transformers writes them: a Range of rows for each."""
+    n_rows = 7
+    zero = numpy_helper.from_array(np.array(0), "zero")
+    ones = [numpy_helper.from_array(np.array(1), "one1")]
+    ends = [f"e{n}" for n in range(EXPERTS)]
+    nodes = [helper.make_node("Split", ["e"], ends, axis=0, num_outputs=EXPERTS)]
+    first, parts = "zero", []
+    constants: dict[str, Array] = {}
+    for n, end in enumerate(ends):
+        constants[f"w{n}"], constants[f"b{n}"] = normal(rng, WIDTH, INNER), normal(rng, INNER)
+        nodes += [
+            helper.make_node("Squeeze", [end], [f"end{n}"]),
+            helper.make_node("Range", [first, f"end{n}", "one1"], [f"rows{n}"]),
+            helper.make_node("Gather", ["x", f"rows{n}"], [f"x{n}"]),
+            helper.make_node("MatMul", [f"x{n}", f"w{n}"], [f"p{n}"]),
+            helper.make_node("Add", [f"p{n}", f"b{n}"], [f"q{n}"]),
+        ]
+        first, parts = f"end{n}", [*parts, f"q{n}"]
+    nodes.append(helper.make_node("Concat", parts, ["y"], axis=0))
+    made = saved(tmp_path, nodes, {"x": [n_rows, WIDTH], "e": [EXPERTS]}, constants)
+    made.graph.initializer.extend([zero, *ones])
+    onnx.save(made, tmp_path / "m.onnx")
+    feeds = {"x": normal(rng, n_rows, WIDTH), "e": np.array([0, 3, 3, 4, 7, 7])}
+    network = build_network(tmp_path / "m.onnx")
+    wanted = onnxruntime_outputs(made, feeds)["y"]
+    np.testing.assert_allclose(execute(network, feeds)["y"], wanted, atol=1e-5)
+    assert largest_value(network) < WIDTH * INNER

@@ -56,6 +56,18 @@ SIGNATURES = {
         None,
     ),
     "static cache": ("key_cache.0", "new_key_cache.0", ([1, 2, 64, 8], [1, 2, 64, 8]), None),
+    "transformers": (
+        "past_key_values.layers.1.keys",
+        "cache.layers.1.keys",
+        ([1, "2", "s3", "8"], [1, 2, "s3 + s7", 8]),
+        2,
+    ),
+    "transformers, convolution": (
+        "past_key_values.layers.0.conv_states.0",
+        "cache.layers.0.conv_states.0",
+        ([1, "32", "3"], [1, 32, 3]),
+        None,
+    ),
     "GRU": ("h", "hn", FIXED, None),
     "LSTM": ("c0", "c_n", FIXED, None),
     "RNN of any batch": ("hidden_in", "hidden_out", ([1, "n", 8], [1, "LSTMhn_dim_1", 8]), None),

@@ -33,6 +33,7 @@ from autotune.graph.operators.writers import WRITTEN
 from autotune.graph.reader.compositions import COMPOSITIONS, is_old
 from autotune.graph.reader.draws import Draws
 from autotune.graph.reader.functions import has_body
+from autotune.graph.reader.grouped_products import grouped_product
 from autotune.graph.reader.growing import Growing
 from autotune.graph.reader.inference import Inference
 from autotune.graph.reader.onnx_nodes import proto_of, value_info
@@ -79,6 +80,7 @@ class ImportEngine:
             self.take(node)
         self.refusals.check(graph.outputs, self.editor.nodes)
         self._require_outputs()
+        self._drop_unread()
         if self.editor.written is not None:
             numbers = tuple(self.editor.written.tensors.values())
             self.editor.graph = replace(graph, outputs=(*graph.outputs, *dict.fromkeys(numbers)))
@@ -93,6 +95,17 @@ class ImportEngine:
             for name in missing:
                 if name in node.outputs:
                     raise unsupported(node, graph, f"its result '{name}' has no definition")
+
+    def _drop_unread(self) -> None:
+        """Forget nodes of unknown shapes that no result needs: rewrites of readers left them."""
+        types, read, kept = self.editor.types, {*self.editor.graph.outputs}, []
+        for node in reversed(self.editor.nodes):
+            results = [types.get(name) for name in node.outputs if name]
+            is_known = all(kind is not None and min(kind.shape, default=0) >= 0 for kind in results)
+            if is_known or not read.isdisjoint(node.outputs):
+                kept.append(node)
+                read |= {*node.inputs}
+        self.editor.nodes[:] = reversed(kept)
 
     def take(self, node: Node) -> None:
         """Unfold, fold or emit one node of the file; unsupported ones go to `refusals`."""
@@ -126,7 +139,7 @@ class ImportEngine:
             return self._expanded(node)
         self.infer(node)
         self.draws.see(node)
-        for rule in (self.draws.times_zero, _bias_alone):
+        for rule in (self.draws.times_zero, _bias_alone, grouped_product):
             nodes = self.unfold.rewritten(node, rule)
             if nodes is not None:
                 return nodes

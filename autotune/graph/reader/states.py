@@ -177,7 +177,7 @@ def _name(name: str, side: frozenset[str]) -> _Name:
     found = [_SAME.get(w.lower(), w.lower()) for w in _WORDS.findall(bare)]
     kept = [w for w in found if w not in _BEFORE | _BEHIND | _PORTS]
     words = {w for w in kept if not w.isdigit()}
-    if words & _GROWING:  # key_cache_0 is key.0
+    if words & (_GROWING | _STATES - {"cache"}):  # key_cache_0 is key.0
         words -= {"cache"}
     return _Name(
         (tuple(sorted(words)), tuple(w for w in kept if w.isdigit())),
