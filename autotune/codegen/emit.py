@@ -397,7 +397,7 @@ class FunctionEmitter:
         if isinstance(choice, Const):
             with self.at.under(e.cond):
                 return self.value(e.a if choice.value else e.b, guard)
-        cond = self.value(choice, guard)
+        cond = self._condition(choice) if is_guard(e) else self.value(choice, guard)
         if is_guard(e):
             names = frozenset(variables(e.cond))
             yes = self.value(e.a, self._and(guard, Guard(cond, names)) if loads(e.a) else None)
@@ -411,6 +411,11 @@ class FunctionEmitter:
         if cond.type.is_vector:
             yes, no = (self.broadcast(x, cond.type.count) for x in (yes, no))
         return self.b.select(cond, yes, no)
+
+    def _condition(self, cond: Expr) -> Value:
+        """A condition of loops alone, computed once for all that it guards in this region."""
+        key = "condition", id(cond)  # `Frame.known` keeps it
+        return self.at.find(key) or self.at.keep(key, self.value(cond))
 
     def _and(self, a: Guard | None, b: Guard) -> Guard:
         if a is None:
@@ -449,18 +454,20 @@ class FunctionEmitter:
     ) -> Value:
         """`count` elements in a row."""
         here = self.at.expanded(form)
-        key = (id(here.terms), here.const, count)
-        known = self.at.find_load(e.tensor.name, key) if guard is None else None
+        key = (id(here.terms), here.const, count, guard.holds.name if guard else "")
+        known = self.at.find_load(e.tensor.name, key)
         if known is not None:
             return known
         shape = vector(kind, count) if count > 1 else kind
-        if guard is not None and not guard.holds.type.is_vector:
+        if guard is None:
+            where, align = self._address(e.tensor, here, kind)
+            value = self.b.load(where, shape, align)
+        elif guard.holds.type.is_vector:
+            where, _ = self._address(e.tensor, here, kind)
+            value = self._masked(where, shape, guard.holds, dtype_bytes(e.tensor.dtype))
+        else:
             where = self._chosen(e.tensor, form, kind, count, guard)
-            return self.b.load(where, shape, dtype_bytes(e.tensor.dtype))
-        where, align = self._address(e.tensor, here, kind)
-        if guard is not None:
-            return self._masked(where, shape, guard.holds, dtype_bytes(e.tensor.dtype))
-        value = self.b.load(where, shape, align)
+            value = self.b.load(where, shape, dtype_bytes(e.tensor.dtype))
         if not reads_memory(form.terms):
             self.at.keep_load(e.tensor.name, key, value)
         return value
