@@ -188,11 +188,12 @@ class SketchPolicy:
                     rows, scores, identity = pools[name]
                     pools[name] = rows[kept], scores[kept], identity[kept]
         least = min((float(scores[0]) for _, scores, _ in pools.values()), default=0.0)
+        most = least + math.log2(factor)
         ranked = sorted(
-            (k > 0, float(score), name, k)
+            (k > 0, score, name, k)
             for name, (_, scores, _) in pools.items()
-            for k, score in enumerate(scores)
-            if score <= least + math.log2(factor)
+            for k, score in enumerate(scores.tolist())
+            if score <= most
         )
         return (self._candidate(name, *pools[name][:2], k) for _, _, name, k in ranked)
 

@@ -28,6 +28,7 @@ from autotune.api.request import Note, never, silent
 from autotune.api.rules import rules_of
 from autotune.api.tune.machines import device_of
 from autotune.api.tune.warm import warm_start
+from autotune.cache import program_store
 from autotune.codec import to_json
 from autotune.config import TuneConfig
 from autotune.dtypes import dtype_bytes
@@ -37,6 +38,7 @@ from autotune.graph.mixture import merged_weights, replaced
 from autotune.graph.network import Network
 from autotune.machine import Limits, read_limits
 from autotune.measure.build import build_program
+from autotune.measure.cached_map import cached_map
 from autotune.measure.measurer import Measurer
 from autotune.measure.memory_plan import plan_memory, private_bytes
 from autotune.measure.noise import Noise, NoiseWatch, read_usage
@@ -50,7 +52,7 @@ from autotune.network.compile.aliasing import overwritable
 from autotune.network.compile.row_strides import dense_operands
 from autotune.records import Header, HeaderNetwork, HeaderVariant, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker
-from autotune.search.defaults import default_candidate
+from autotune.search.defaults import candidate_key, decode, default_candidate, encode
 from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
 from autotune.search.policy import FIRST_BATCH, Candidate, SketchPolicy
@@ -167,7 +169,7 @@ class Tuning:
 
         def default(task: TuningTask) -> Candidate | None:
             if task.key not in self._defaults:
-                self._choose_defaults([task])
+                self._defaults[task.key] = self._default_of(task.dag)
             return self._defaults[task.key]
 
         return Session(
@@ -208,15 +210,14 @@ class Tuning:
         found = parallel_map(draft, [task.dag for task in tasks])
         return {task.key: one for task, one in zip(tasks, found, strict=True)}
 
-    def _choose_defaults(self, tasks: Sequence[TuningTask]) -> None:
-        choose = partial(
-            _default,
-            target=self._header.target,
-            n_threads=self._header.n_threads,
-            max_error=self._config.task_error,
-        )
-        found = parallel_map(choose, [task.dag for task in tasks])
-        self._defaults |= {task.key: one for task, one in zip(tasks, found, strict=True)}
+    def _default_of(self, dag: ComputeDAG) -> Candidate | None:
+        """The program that a task has without tuning, as `compile` keeps it; None: it has none."""
+        settings = self._header.target, self._header.n_threads, self._config.task_error
+        names = [candidate_key(dag, *settings)]
+        with suppress(NoValidSchedule):
+            choose = partial(_default, settings=settings)
+            return cached_map(choose, [dag], names, program_store(), encode, decode)[0]
+        return None
 
 
 def n_drafted(n_tasks: int, n_slots: int, batch: int) -> int:
@@ -232,11 +233,8 @@ def first_batch(
     return SketchPolicy(dag, target, n_threads, Ranker(seed), rng).propose(2 * n)[:n]
 
 
-def _default(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) -> Candidate | None:
-    """The program that a task has without tuning; None where it has none."""
-    with suppress(NoValidSchedule):
-        return default_candidate(dag, target, n_threads, max_error)
-    return None
+def _default(dag: ComputeDAG, settings: tuple[Target, int, float]) -> Candidate:
+    return default_candidate(dag, *settings)
 
 
 def _noises(session: Session, measurer: Measurer | PipelinedMeasurer) -> Callable[[], Event | None]:
