@@ -77,7 +77,7 @@ def grown_networks(
             state = of_last_place(state, map(partial(_stated, found.step), found.step.outputs))
         if one.is_open:
             prefill = Prefill(bound, one, found.step, model.halves, state.last_rows, precision)
-            yield replace(lifted(prefill), state=state)
+            yield replace(without_unread(lifted(prefill)), state=state)
         else:
             yield _grown_network(bound, found.step, model, state, precision, one.sessions)
     if begin is not None and kinds:

@@ -199,6 +199,16 @@ def test_attention_as_onnxruntime_has_it(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found[output], want, rtol=2e-5, atol=2e-5, err_msg=output)
 
 
+def test_masks_join_the_product_of_heads_that_share_keys(tmp_path: Path) -> None:
+    """So that scores, their mask and their shares may be one task, which keeps them in a cache."""
+    onnx.save(model_of(CASES["groups, first prompt"])[0], tmp_path / "model.onnx")
+    network = build_network(tmp_path / "model.onnx")
+    assert len(network.chains) == 1
+    first, *_ = network.chains[0].parts
+    assert "MatMul" in network.calls[first].label
+    assert "Where" in network.calls[first].label
+
+
 def test_a_total_length_at_run_time_is_refused_with_what_binds_it(tmp_path: Path) -> None:
     op, arrays, attrs, n = CASES["groups"]
     arrays = {name.replace("total!", "total"): a for name, a in arrays.items()}

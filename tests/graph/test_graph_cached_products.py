@@ -7,6 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
+from autotune.api.bindings import bind
+from autotune.api.request import CompileRequest
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.grown_networks import grown_networks
 from autotune.graph.network import Network
@@ -43,6 +45,15 @@ def test_nothing_is_computed_behind_the_length(tmp_path: Path) -> None:
     """Masks, scores and their shares end at it, so a capacity costs memory alone."""
     network = token(decoder(2), "f32", tmp_path)
     places = [a for dag in network.tasks.values() for op in dag.computes for a in op.axes]
+    ends = [a.limit for a in places if a.extent == CAPACITY]
+    assert ends
+    assert None not in ends
+
+
+def test_nothing_of_a_prompt_is_computed_behind_its_places(tmp_path: Path) -> None:
+    onnx.save(decoder(2), tmp_path / "m.onnx")
+    prefill, _ = bind(CompileRequest(model=tmp_path / "m.onnx", capacity=CAPACITY)).networks()
+    places = [a for dag in prefill.tasks.values() for op in dag.computes for a in op.axes]
     ends = [a.limit for a in places if a.extent == CAPACITY]
     assert ends
     assert None not in ends

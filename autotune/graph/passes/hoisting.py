@@ -56,7 +56,7 @@ def _mover(rw: Rewriter) -> Node | None:
     """The Reshape or Transpose of an operand that can rearrange the result instead."""
     tensors = [n for n in rw.node.inputs if n and not _is_scalar(rw, n)]
     shape = rw.type.shape
-    if any(_follows(rw, n) for n in tensors):
+    if any(rw.types[n].shape == shape and _follows(rw, n) for n in tensors):
         return None  # it already follows its producer
     for name in dict.fromkeys(tensors):
         mover = rw.maker(name, *_MOVERS)

@@ -36,10 +36,11 @@ def _joined(rw: Rewriter, x: str, batch: int, length: int, width: int) -> None:
     rw.result("Reshape", together, rw.integers(batch, length, width))
 
 
-def _weights(rw: Rewriter, q: str, k: str, size: int) -> str:
+def _weights(rw: Rewriter, q: str, k: str, size: int, rank: int = 4) -> str:
     """q · kᵀ · scale."""
     scale = rw.attr("scale", 0.0) or 1 / math.sqrt(size)
-    product = rw("MatMul", q, rw("Transpose", k, perm=(0, 1, 3, 2)))
+    turned = rw("Transpose", k, perm=(*range(rank - 2), rank - 1, rank - 2))
+    product = rw("MatMul", q, turned)
     return rw("Mul", product, rw.scalar(scale))
 
 
@@ -290,12 +291,16 @@ def _group_query_attention(rw: Rewriter) -> None:
     rw.bind(1, k)
     rw.bind(2, v)
     group = n_heads // n_shared
-    rows = rw.reshaped(q, batch, n_shared, group * length, size)
-    weights = rw.reshaped(_weights(rw, rows, k, size), batch, n_heads, length, n_keys)
+    # of one token, heads that share keys are rows; of several, masks have a row for each token
+    shared = (n_shared, group, length) if min(group, length) > 1 else (n_shared, group * length)
+    if len(shared) > 2:
+        k, v = (rw.reshaped(x, batch, n_shared, 1, n_keys, size) for x in (k, v))
+    weights = _weights(rw, rw.reshaped(q, batch, *shared, size), k, size, len(shared) + 2)
+    weights = rw.reshaped(weights, batch, n_heads, length, n_keys)
     places = rw.reshaped(places, batch, 1, length, 1)
     weights = _group_masks(rw, weights, places, n_keys, length)
     shares = _with_sinks(rw, weights, (batch, n_heads, length, n_keys))
-    shares = rw.reshaped(shares, batch, n_shared, group * length, n_keys)
+    shares = rw.reshaped(shares, batch, *shared, n_keys)
     found = rw.reshaped(rw("MatMul", shares, v), batch, n_heads, length, size)
     if 0 < rw.attr("local_window_size", -1) < length and _is_causal_prompt(rw, length):
         found = _without_blind_rows(rw, found, places)
