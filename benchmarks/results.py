@@ -470,6 +470,10 @@ time that the bounds of all tasks leave to gain; here by the estimate of the cos
 Prompts of *past* tokens and single tokens behind them; weights of 4 bits as the builder of
 onnxruntime-genai writes them, random, tied to the scores of 151,936 tokens; untuned. Runtimes of a
 model are timed in turns, llama.cpp (Q4_0) in a process of its own. [States](../state.md) explains.
+On machine G: onnxruntime-genai 0.18, llama.cpp of node-llama-cpp 3.22.1; rows of onnxruntime are of
+a former run. These artifacts prefetch as before decision
+[0147](../decisions/0147-weights-of-one-row-are-prefetched-by-hardware.md). Of memory one thread
+reads 30 GB/s there and two 33, and a token reads 278 MB.
 
     python -m benchmarks.tokens MODEL --machine NAME --past 128 --threads 1
     python -m benchmarks.llama_cpp FOLDER --machine NAME --past 128 --threads 1
