@@ -31,6 +31,7 @@ from autotune.graph.operators import (
     scatter,
     small_types,
     state,
+    substitution,
     suppression,
     top_k,
     trees,
@@ -44,7 +45,7 @@ FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
     *(quantisation, integer_products, weight_only, integer_blocks, block_quantised),
-    *(lookup, small_types, trees, written_lengths, suppression, experts),
+    *(lookup, small_types, trees, written_lengths, suppression, experts, substitution),
     *(cumulative_sum, top_k, recurrent, folded, state, decoders, user_operators),
 )
 

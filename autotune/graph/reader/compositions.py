@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Node
-from autotune.graph.reader import attention, experts, qlinear, standard_forms
+from autotune.graph.reader import attention, experts, linear_attention, qlinear, standard_forms
 from autotune.graph.reader.opsets import schema_of
 from autotune.graph.rewriter import Rewrite, Rewriter
 
@@ -235,5 +235,6 @@ COMPOSITIONS: dict[str, Rewrite] = {
     **qlinear.COMPOSITIONS,
     **attention.COMPOSITIONS,
     **experts.COMPOSITIONS,
+    **linear_attention.COMPOSITIONS,
     **standard_forms.COMPOSITIONS,
 }
