@@ -42,9 +42,11 @@ from autotune.te.expr import (
     children,
     compare,
     dtype_of,
+    floordiv,
     identity,
     idx,
     map_expr,
+    mod,
     mul,
     rebuild,
     select,
@@ -315,13 +317,20 @@ class _Split:
         indices: list[Expr] = []
         for index, dim in zip(parts, dims, strict=True):
             extents = [part.at(numbers) for part in dim]
-            indices += [index] if len(dim) == 1 else digits(index, extents, ranges)
+            indices += (
+                [index]
+                if len(dim) == 1
+                else digits(index, extents, ranges, bool(self.points.products))
+            )
         shape = tuple(part.at(numbers) for dim in dims for part in dim)
         return Load(Tensor(e.tensor.name, shape, e.tensor.dtype), tuple(indices))
 
 
-def digits(index: Expr, extents: Sequence[int], ranges: Ranges) -> list[Expr]:
-    """An index into `extents` joined as one into each of them. Raises NotFollowed."""
+def digits(
+    index: Expr, extents: Sequence[int], ranges: Ranges, is_divided: bool = False
+) -> list[Expr]:
+    """An index into `extents` joined as one into each of them; by dividing it, where it may be
+    `is_divided`. Raises NotFollowed."""
     strides = [int(np.prod(extents[n + 1 :], dtype=object)) for n in range(len(extents))]
     form = linear(index, ranges)
     found: list[Expr] = [idx(0)] * len(extents)
@@ -332,14 +341,23 @@ def digits(index: Expr, extents: Sequence[int], ranges: Ranges) -> list[Expr]:
     for n, stride in enumerate(strides):
         found[n] = add(found[n], idx(left // stride))
         left %= stride
-    for digit, extent in zip(found[1:], extents[1:], strict=True):
-        try:
-            low, high = bounds(digit, ranges)
-        except KeyError:
-            low, high = -1, extent
-        if low < 0 or high >= extent:
+    if any(not _is_inside(d, n, ranges) for d, n in zip(found[1:], extents[1:], strict=True)):
+        if not is_divided:
             raise NotFollowed("it reads across lengths that lie one behind the other")
+        found = [floordiv(index, idx(strides[0]))]
+        found += [
+            floordiv(mod(index, idx(n * stride)), idx(stride))
+            for n, stride in zip(extents[1:], strides[1:], strict=True)
+        ]
     return [simplify(digit, ranges) for digit in found]
+
+
+def _is_inside(digit: Expr, extent: int, ranges: Ranges) -> bool:
+    try:
+        low, high = bounds(digit, ranges)
+    except KeyError:
+        return False
+    return low >= 0 and high < extent
 
 
 def _with_numbers(

@@ -6,6 +6,7 @@ be what it is elsewhere, so that number is 8.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -111,6 +112,8 @@ class OpenModel:
     dims: Mapping[str, Extents]
     precision: str
     written: Written | None = None
+    computed: frozenset[str] = frozenset()
+    """Results of Concat that are computed though they are constants at any number."""
     read: dict[object, Graph | ModelError] = field(default_factory=dict, compare=False, repr=False)
     """As it was read at some numbers, where that was asked for before."""
 
@@ -143,7 +146,26 @@ class OpenModel:
         shapes = {name: at(extents, numbers) for name, extents in self.dims.items()}
         model = named(partial(self.bound.load, shapes))
         written = self.written.at(numbers) if self.written else None
-        return model, named(partial(import_graph, model, self.bound.operators, written))
+        of = model, self.bound.operators, written, self.computed
+        return model, named(partial(import_graph, *of))
+
+    def joining(self, points: Points) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]:
+        """Pairs of lengths whose product extents follow that a Concat or the model makes, and the
+        results of Concat among them."""
+        graphs = [self._light_at(numbers) for numbers in points.at]
+        nodes = self.read_at(points.most)[0].proto.graph
+        concats = {o for n in nodes.node if n.op_type == "Concat" for o in n.output}
+        pairs: dict[tuple[str, str], None] = {}
+        joined: set[str] = set()
+        for name in (*concats, *(output.name for output in nodes.output)):
+            shapes = [g.types[name].shape for g in graphs if name in g.types]
+            is_known = len(shapes) == len(graphs) and len({len(s) for s in shapes}) == 1
+            for extent in zip(*shapes, strict=True) if is_known else ():
+                if points.affine(extent) is None:
+                    follows = [n for n, at in _moves(points) if extent[at] != extent[1]]
+                    pairs |= dict.fromkeys(itertools.combinations(follows, 2))
+                    joined.add(name)
+        return tuple(pairs), frozenset(joined & concats)
 
     def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
         """The least numbers from which on the model is what `graphs` are at the points.
@@ -197,6 +219,11 @@ class OpenModel:
         if isinstance(found, ModelError):
             raise found
         return found
+
+
+def _moves(points: Points) -> Iterator[tuple[str, int]]:
+    """Each name, and the point at which it alone is another number than at the second."""
+    return zip(points.most, range(2, 2 + len(points.most)), strict=True)
 
 
 def _steps(graph: Graph) -> Iterator[int]:
@@ -258,7 +285,7 @@ def _require_even(
         return
     for *known, last in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True):
         form = points.affine(known)
-        if form is not None and form.at(numbers) != last:
+        if form is not None and form.at(points.whole(numbers)) != last:
             raise NotLifted(
                 f"{what} does not follow {_told(numbers)}: {last} there, and {form} at larger ones",
                 HINT,

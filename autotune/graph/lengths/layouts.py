@@ -87,6 +87,8 @@ def splits_of(extent: Vector, atoms: Sequence[AffineExtent], points: Points) -> 
     if whole is not None and whole.is_static:
         yield (whole,)
         return
+    if whole is not None and points.plain(extent) is None:  # places of an image, one behind another
+        yield (whole,)
     common = math.gcd(*extent)
     for outer in sorted(_divisors(common)):
         for rest in _products(tuple(n // outer for n in extent), atoms, points, _MOST_LENGTHS):
@@ -97,7 +99,7 @@ def _products(
     extent: Vector, atoms: Sequence[AffineExtent], points: Points, most: int
 ) -> Iterator[Dim]:
     """`extent` as lengths, each with a static part inside."""
-    whole = points.affine(extent)
+    whole = points.plain(extent)
     if whole is not None:
         yield (whole,)
         return

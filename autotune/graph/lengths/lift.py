@@ -45,8 +45,8 @@ from autotune.graph.operators.state import APPEND
 from autotune.graph.partition import Group, partition
 from autotune.graph.storage import Activation, plan_storage
 from autotune.graph.subgraph import Subgraph, form_of, group_definition
-from autotune.te.dag import ComputeDAG
-from autotune.te.expr import INDEX
+from autotune.te.dag import ComputeDAG, compute, placeholder
+from autotune.te.expr import INDEX, Axis, mul
 
 
 def lifted_network(
@@ -76,7 +76,24 @@ def lifted(model: LengthModel) -> Network:
             return _at_points(model, points_of(model.mosts, near), first)
         except ModelError as error:
             reasons.append(error)
+    if isinstance(model, OpenModel) and len(model.mosts) > 1:
+        found = _with_products(model)
+        if found is not None:
+            return found
     raise next((e for e in reasons if isinstance(e, NotLifted)), reasons[0])
+
+
+def _with_products(model: OpenModel) -> Network | None:
+    """The network in which places of two lengths lie one behind another; None where there are none,
+    or it is not possible."""
+    try:
+        pairs, computed = model.joining(points_of(model.mosts))
+        if not pairs:
+            return None
+        model = replace(model, computed=computed, read={})
+        return _at_points(model, points_of(model.mosts, False, pairs), model.imported(model.mosts))
+    except ModelError:
+        return None
 
 
 def _at_points(model: LengthModel, points: Points, first: ImportedModel) -> Network:
@@ -126,24 +143,42 @@ class _Lifter:
             name: written.get(name) or _unused(f"length.{name}", values)
             for name in self.points.most
         }
-        subgraphs = [self._subgraph(group, copies) for group in groups]
-        joined = list(joined_groups(self.first, groups, partial(self._alternative, copies)))
-        given = {n: v for n, v in self.ports.items() if n not in written}
-        values |= {v: Activation(v, (1,), INDEX, (1,)) for v in given.values()}
+        products = self._products()
+        subgraphs = [*products, *(self._subgraph(group, copies) for group in groups)]
+        joined = [
+            replace(j, parts=tuple(n + len(products) for n in j.parts))
+            for j in joined_groups(self.first, groups, partial(self._alternative, copies))
+        ]
+        made = {n: self.ports[n] for n in (*written, *self.points.products)}
+        given = {n: v for n, v in self.ports.items() if n not in made}
+        values |= {
+            v: Activation(v, (1,), INDEX, (1,)) for n, v in self.ports.items() if n not in written
+        }
         network = assembled(subgraphs, joined, values)
         limits = index_limits(self.first)
         graph = self.imports[0].graph
         hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in given.items())
+        outputs = [self._port(n, graph, {}) for n in graph.outputs if n not in written.values()]
+        followed = {e.name for p in outputs for e in p.extents if isinstance(e, Length)}
+        told = {n: v for n, v in made.items() if n in written or n in followed}
         return replace(
             network,
             inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
-            outputs=(
-                *(self._port(n, graph, {}) for n in graph.outputs if n not in written.values()),
-                *(Port(f"length.{n}", (1,), INDEX, v) for n, v in written.items()),
-            ),
+            outputs=(*outputs, *(Port(f"length.{n}", (1,), INDEX, v) for n, v in told.items())),
             lengths=given,
-            written={n: f"length.{n}" for n in written},
+            written={n: f"length.{n}" for n in told},
         )
+
+    def _products(self) -> list[Subgraph]:
+        """What computes the numbers that are products of others."""
+        one, other = (placeholder(name, (1,), INDEX) for name in ("one", "other"))
+        axis = Axis("i", 1)
+        product = compute("product", (axis,), mul(one.tensor[axis], other.tensor[axis]))
+        dag = ComputeDAG((one, other, product), ("product",))
+        return [
+            Subgraph(dag, {"one": self.ports[a], "other": self.ports[b]}, {}, self.ports[n], "Mul")
+            for n, (a, b) in self.points.products.items()
+        ]
 
     # --- pairs of nodes ---
 
@@ -366,7 +401,7 @@ class _Lifter:
         ((name, factor),) = dim[0].factors
         if factor < 1:
             return None
-        least = 0 if name in self.imports[0].written else self.leasts[name]
+        least = 0 if name in self.imports[0].written else self.points.whole(self.leasts)[name]
         return Length(name, self.points.most[name], factor, dim[0].offset, least)
 
 

@@ -5,14 +5,15 @@
     points.affine((256, 6, 7))                 None: half of it, rounded up
 
 A function of a few numbers is known from as many points and one; one more point, that of the most,
-proves it.
+proves it. A product of two numbers may be one of them, as the places of an image are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, count
 from typing import TypeAlias
 
@@ -77,9 +78,13 @@ def static(n: int) -> AffineExtent:
 
 @dataclass(frozen=True)
 class Points:
-    """Where a model is looked at: `at[0]` are the most, the others tell functions apart."""
+    """Where a model is looked at: `at[0]` are the most, the others tell functions apart.
+
+    `products`: numbers that are those of two others, by their names.
+    """
 
     at: tuple[Mapping[str, int], ...]
+    products: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def most(self) -> Mapping[str, int]:
@@ -90,16 +95,31 @@ class Points:
         """The function that has these values at the points; None where no affine one has."""
         if len(set(values)) == 1:
             return static(values[0])
-        base, first = self.at[1], values[1]
-        factors = []
-        for name, numbers, value in zip(base, self.at[2:], values[2:], strict=True):
-            factor, rest = divmod(value - first, numbers[name] - base[name])
-            if rest:
-                return None
-            factors.append((name, factor))
-        offset = first - sum(f * base[name] for name, f in factors)
-        found = AffineExtent(tuple(sorted((n, f) for n, f in factors if f)), offset)
+        rows, divisor = self._inverse
+        sums = [sum(c * v for c, v in zip(row, values[1:], strict=True)) for row in rows]
+        if any(total % divisor for total in sums):
+            return None
+        offset, *factors = (total // divisor for total in sums)
+        pairs = zip(self.most, factors, strict=True)
+        found = AffineExtent(tuple(sorted((n, f) for n, f in pairs if f)), offset)
         return found if self.vector(found) == tuple(values) else None
+
+    @cached_property
+    def _inverse(self) -> tuple[list[list[int]], int]:
+        """The inverse of the points but the most, a row each with a one in front: integers, and
+        what they are over."""
+        matrix = [[1, *(numbers[name] for name in self.most)] for numbers in self.at[1:]]
+        return _inverse_of(matrix)
+
+    def whole(self, numbers: Mapping[str, int]) -> dict[str, int]:
+        """`numbers` with the products of them."""
+        return {**numbers, **{n: numbers[a] * numbers[b] for n, (a, b) in self.products.items()}}
+
+    def plain(self, values: Sequence[int]) -> AffineExtent | None:
+        """`affine`, if it follows no product."""
+        found = self.affine(values)
+        is_plain = found is None or self.products.keys().isdisjoint(n for n, _ in found.factors)
+        return found if is_plain else None
 
     def vector(self, form: AffineExtent) -> Vector:
         """The values of a function at the points."""
@@ -123,15 +143,21 @@ def uneven(extent: Vector, points: Points) -> str:
     return f"an extent of it is {some}, which is not even"
 
 
-def points_of(most: Mapping[str, int], near: bool = False) -> Points:
+def points_of(
+    most: Mapping[str, int], near: bool = False, products: Iterable[tuple[str, str]] = ()
+) -> Points:
     """The points for these mosts: small primes, all of them different.
 
     `near`: numbers just below the most, for models that take no others or are other ones there.
+    `products`: pairs of names whose product is one more number.
     """
     taken = set(most.values())
     base = {name: _probe(n, taken, near) for name, n in most.items()}
     moved = [base | {name: _probe(n, taken, near)} for name, n in most.items()]
-    return Points((dict(most), base, *moved))
+    named = {f"{a}.{b}": (a, b) for a, b in products}
+    others = [{name: _probe(n, taken, near) for name, n in most.items()} for _ in named]
+    found = Points((dict(most), base, *moved, *others), named)
+    return Points(tuple(map(found.whole, found.at)), named)
 
 
 def _probe(most: int, taken: set[int], near: bool) -> int:
@@ -143,6 +169,24 @@ def _probe(most: int, taken: set[int], near: bool) -> int:
     found = next(n for n in chain(below, primes) if n not in taken)
     taken.add(found)
     return found
+
+
+def _inverse_of(matrix: Sequence[Sequence[int]]) -> tuple[list[list[int]], int]:
+    """The inverse of a matrix of integers as integers over one number, by elimination without
+    fractions (Bareiss)."""
+    size = len(matrix)
+    rows = [[*row, *(int(k == n) for k in range(size))] for n, row in enumerate(matrix)]
+    last = 1
+    for k in range(size):
+        pivot = next(n for n in range(k, size) if rows[n][k])
+        rows[k], rows[pivot] = rows[pivot], rows[k]
+        top = rows[k]
+        for n in (n for n in range(size) if n != k):
+            factor = rows[n][k]
+            pairs = zip(rows[n], top, strict=True)
+            rows[n] = [(top[k] * x - factor * y) // last for x, y in pairs]
+        last = top[k]
+    return [row[size:] for row in rows], last
 
 
 def _is_prime(n: int) -> bool:

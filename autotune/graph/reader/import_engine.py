@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -53,9 +54,13 @@ class ImportEngine:
     """
 
     def __init__(
-        self, graph: Graph, operators: UserOperators, written: WrittenLengths | None = None
+        self,
+        graph: Graph,
+        operators: UserOperators,
+        written: WrittenLengths | None = None,
+        computed: Collection[str] = (),
     ) -> None:
-        self.operators = operators
+        self.operators, self.computed = operators, computed
         self.growing: Growing | None = None
         self.editor = Editor(graph)
         self.editor.written = written
@@ -143,7 +148,8 @@ class ImportEngine:
             nodes = self.unfold.rewritten(node, rule)
             if nodes is not None:
                 return nodes
-        values = self._known_result(node)
+        is_computed = bool(self.computed) and node.outputs[0] in self.computed
+        values = None if is_computed else self._known_result(node)
         if values is not None:
             for name, value in zip(node.outputs, values, strict=False):
                 self.editor.set_constant(name, value)

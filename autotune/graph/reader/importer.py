@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +31,7 @@ def import_graph(
     model: OnnxModel,
     operators: UserOperators | None = None,
     written: WrittenLengths | None = None,
+    computed: Collection[str] = (),
 ) -> Graph:
     """Nodes, constants and types of a model. Raises ModelError where a shape stays unknown.
 
@@ -41,7 +42,7 @@ def import_graph(
     functions = functions_of(model.proto)
     check_calls(functions)
     graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
-    graph = ImportEngine(separate_outputs(graph), operators or {}, written).run()
+    graph = ImportEngine(separate_outputs(graph), operators or {}, written, computed).run()
     _require_types(graph)
     return graph
 
