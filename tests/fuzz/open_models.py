@@ -44,6 +44,7 @@ def _opened(proto: ModelProto, rng: np.random.Generator) -> tuple[ModelProto, di
     """Dimensions of one or two extents become open, wherever inputs of a rank have them."""
     graph = proto.graph
     del graph.value_info[:]
+    _keep_what_is_read(graph)
     for output in graph.output:
         output.type.tensor_type.ClearField("shape")
     mosts: dict[str, int] = {}
@@ -59,6 +60,21 @@ def _opened(proto: ModelProto, rng: np.random.Generator) -> tuple[ModelProto, di
                 of[axis].dim_param = name
         mosts[name] = max(_LEAST_MOST, extent)
     return proto, mosts
+
+
+def _keep_what_is_read(graph: onnx.GraphProto) -> None:
+    """Nodes that no output depends on go: ONNX Runtime looks at the shapes that they are for."""
+    wanted, kept = {output.name for output in graph.output}, []
+    for node in reversed(graph.node):
+        if not wanted.isdisjoint(node.output):
+            wanted.update(node.input)
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    for values in (graph.input, graph.initializer):
+        used = [value for value in values if value.name in wanted]
+        del values[:]
+        values.extend(used)
 
 
 def judged(seed: int, tell: Tell = lambda stage: None) -> Outcome:
@@ -105,7 +121,7 @@ def _judged(
     for n, numbers in enumerate(_sizes(model.artifact.possible, seed)):
         tell(f"size {n}")
         try:
-            fault = _fault(model.sized(numbers), theirs, seed + n)
+            fault = _fault(model.sized(numbers), theirs, seed + n, min(numbers.values()))
         except _Refused as error:
             refusals.append(one_line(f"ONNX Runtime refuses {dict(numbers)}: {error}"))
             continue
@@ -120,9 +136,13 @@ class _Refused(Exception):
     """Why ONNX Runtime does not run a model at a size."""
 
 
-def _fault(model: Model, theirs: Any, seed: int) -> str:
-    """What is wrong with one size; empty for nothing. Raises _Refused."""
+def _fault(model: Model, theirs: Any, seed: int, least: int) -> str:
+    """What is wrong with one size; empty for nothing. Raises _Refused.
+
+    `least`: of the numbers; integers are indices into dimensions that may be as short.
+    """
     feeds = feeds_of(model, seed)
+    feeds = {n: a if a.dtype.kind == "f" else a % least for n, a in feeds.items()}
     model.spoil()
     found = model.run(feeds)
     try:

@@ -150,14 +150,13 @@ class OpenModel:
         return model, named(partial(import_graph, *of))
 
     def joining(self, points: Points) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]:
-        """Pairs of lengths whose product extents follow that a Concat or the model makes, and the
-        results of Concat among them."""
+        """Pairs of lengths whose product results of Concat follow, and these."""
         graphs = [self._light_at(numbers) for numbers in points.at]
-        nodes = self.read_at(points.most)[0].proto.graph
-        concats = {o for n in nodes.node if n.op_type == "Concat" for o in n.output}
+        nodes = self.read_at(points.most)[0].proto.graph.node
+        concats = [o for n in nodes if n.op_type == "Concat" for o in n.output]
         pairs: dict[tuple[str, str], None] = {}
         joined: set[str] = set()
-        for name in (*concats, *(output.name for output in nodes.output)):
+        for name in concats:
             shapes = [g.types[name].shape for g in graphs if name in g.types]
             is_known = len(shapes) == len(graphs) and len({len(s) for s in shapes}) == 1
             for extent in zip(*shapes, strict=True) if is_known else ():
@@ -165,7 +164,7 @@ class OpenModel:
                     follows = [n for n, at in _moves(points) if extent[at] != extent[1]]
                     pairs |= dict.fromkeys(itertools.combinations(follows, 2))
                     joined.add(name)
-        return tuple(pairs), frozenset(joined & concats)
+        return tuple(pairs), frozenset(joined)
 
     def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
         """The least numbers from which on the model is what `graphs` are at the points.

@@ -45,6 +45,7 @@ from autotune.graph.operators.state import APPEND
 from autotune.graph.partition import Group, partition
 from autotune.graph.storage import Activation, plan_storage
 from autotune.graph.subgraph import Subgraph, form_of, group_definition
+from autotune.strides import dense
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import INDEX, Axis, mul
 
@@ -157,16 +158,18 @@ class _Lifter:
         network = assembled(subgraphs, joined, values)
         limits = index_limits(self.first)
         graph = self.imports[0].graph
+        empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
+        values |= {n: Activation(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
         hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in given.items())
         outputs = [self._port(n, graph, {}) for n in graph.outputs if n not in written.values()]
         followed = {e.name for p in outputs for e in p.extents if isinstance(e, Length)}
-        told = {n: v for n, v in made.items() if n in written or n in followed}
+        shown = {n: v for n, v in made.items() if n in written or n in followed}
         return replace(
             network,
             inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
-            outputs=(*outputs, *(Port(f"length.{n}", (1,), INDEX, v) for n, v in told.items())),
+            outputs=(*outputs, *(Port(f"length.{n}", (1,), INDEX, v) for n, v in shown.items())),
             lengths=given,
-            written={n: f"length.{n}" for n in told},
+            written={n: f"length.{n}" for n in shown},
         )
 
     def _products(self) -> list[Subgraph]:
@@ -386,12 +389,17 @@ class _Lifter:
         kind = graph.types[name]
         stated = graph.output_names.get(name, name)
         port = Port(stated, kind.shape, kind.dtype, name, limits.get(name, 2))
-        dims = dims_of(self._layout(name), shape, self.points)
+        if 0 in kind.shape:  # nothing computes it
+            whole = [*map(self.points.affine, shape)]
+            known = tuple((extent,) for extent in whole if extent is not None)
+            dims = known if len(known) == len(whole) else None
+        else:
+            dims = dims_of(self._layout(name), shape, self.points)
         extents = None if dims is None else [self._extent(dim) for dim in dims]
         if extents is None or any(e is None for e in extents):
             raise NotLifted(f"'{stated}' joins lengths in one dimension", HINT)
-        known = tuple(e for e in extents if e is not None)
-        return replace(port, extents=known) if any(isinstance(e, Length) for e in known) else port
+        found = tuple(e for e in extents if e is not None)
+        return replace(port, extents=found) if any(isinstance(e, Length) for e in found) else port
 
     def _extent(self, dim: Sequence[AffineExtent]) -> int | Length | None:
         if len(dim) != 1 or len(dim[0].factors) > 1:
