@@ -26,15 +26,16 @@ from autotune.api.sources import model_files
 from autotune.api.states import replaced_state
 from autotune.cache import FileStore
 from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
-from autotune.extent import Length
+from autotune.extent import Extents, Length
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import Constants, require_constant
 from autotune.graph.grown_networks import grown_networks
-from autotune.graph.lengths.lift import lifted_network
+from autotune.graph.lengths.imports import OpenModel
+from autotune.graph.lengths.lift import lifted_network, open_model
 from autotune.graph.lengths.writing import may_write
 from autotune.graph.network import Network, network_at
-from autotune.graph.ragged.model import ragged_network
+from autotune.graph.ragged.model import ragged_model, ragged_network
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.dimensions import (
     SIZE,
@@ -183,11 +184,14 @@ class Bound:
             raise
         except ModelError as error:
             names = ", ".join(f"'{name}'" for name in variant.lengths)
+            sizes = arguments(dims=dict.fromkeys(variant.lengths, SIZE))
             steps = {n: f"..{max(STEPS)}/{max(STEPS)}" for n in variant.lengths}
+            hint = f"sizes of an image may be possible in steps: {arguments(dims=steps)}"
+            if isinstance(error, UnsupportedOperator):
+                hint = "ONNX Runtime runs the rest then" if self.fallback else ""
             raise UsageError(
                 f"{names} cannot be of any size up to a most: {error.message}",
-                f"give sizes: {arguments(dims=dict.fromkeys(variant.lengths, SIZE))}; sizes of an "
-                f"image may be possible in steps: {arguments(dims=steps)}",
+                f"give sizes: {sizes}{'; ' if hint else ''}{hint}",
             ) from error
 
     def _with_written(
@@ -203,11 +207,19 @@ class Bound:
 
     def with_lengths(self, variant: Variant, precision: str) -> Network:
         """The network of a variant for all sizes. Raises as `lifted_network`."""
+        make = ragged_network if self.ragged else lifted_network
+        return make(self.model, self._extents(variant), precision)
+
+    def open_model(self, variant: Variant) -> OpenModel:
+        """The model of a variant with lengths, to be lifted. Raises as `with_lengths`."""
+        make = ragged_model if self.ragged else open_model
+        return make(self.model, self._extents(variant), PLAIN)
+
+    def _extents(self, variant: Variant) -> Mapping[str, Extents]:
+        """The dimensions of all inputs, with the lengths of a variant."""
         outline = read_outline(self.path)
         bind_constants(outline, self.model.constants)
-        extents = extents_at(outline, variant.lengths, variant.shapes)
-        make = ragged_network if self.ragged else lifted_network
-        return make(self.model, extents, precision)
+        return extents_at(outline, variant.lengths, variant.shapes)
 
     def original(self, shapes: Shapes) -> Original:
         """The file at shapes of its inputs."""

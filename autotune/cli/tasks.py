@@ -95,7 +95,7 @@ def command(
             say_note(text)
         networks = sources.wholes
         if precision == AUTO and not sources.cuts:
-            others = alternatives(mixtures_of(bound), host_target())
+            others = alternatives(mixtures_of(bound, networks), host_target())
         if bound.model.random_weights:
             say_random_weights(bound.path.name)
     if style == "json":

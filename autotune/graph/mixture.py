@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from autotune.config import PRECISIONS
 from autotune.graph.bound_model import BoundModel
+from autotune.graph.lengths.imports import OpenModel
+from autotune.graph.lengths.lift import lifted
 from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.passes.float_integers import has_exact_floats
 from autotune.graph.passes.pipeline import prepare_first, prepare_rest
@@ -27,9 +29,19 @@ from autotune.graph.reader.importer import import_graph
 
 
 class Mixture:
-    """A model that was read, for networks of any precision."""
+    """A model that was read, for networks of any precision; `lengths`: one that has some."""
 
-    def __init__(self, bound: BoundModel, shapes: Shapes | None = None) -> None:
+    def __init__(
+        self,
+        bound: BoundModel,
+        shapes: Shapes | None = None,
+        lengths: OpenModel | None = None,
+    ) -> None:
+        self._open = lengths
+        if lengths is not None:
+            graph = lengths.with_open_steps(lengths.read_at(lengths.mosts)[1])
+            self._first = named(partial(prepare_first, graph))
+            return
         self._model = named(lambda: bound.load(shapes))
         self._graph = named(lambda: import_graph(self._model, bound.operators))
         self._first = named(lambda: prepare_first(self._graph))
@@ -63,10 +75,14 @@ class Mixture:
         found = self.narrowable | floats
         if found <= kept:
             precision = "f32"
+        is_mixed = precision != "f32" and not found.isdisjoint(kept)
+        if self._open is not None:
+            mixed = replace(self._open, precision=precision, kept=frozenset(kept))
+            mixed = replace(mixed, floats=frozenset(floats))
+            return replace(lifted(mixed), is_mixed=is_mixed)
         dtype = PRECISIONS[precision]
         stored = named(lambda: prepare_rest(self._first, dtype, kept, floats))
         network = named(lambda: stored_network(self._graph, stored, self._name, self._digest))
-        is_mixed = precision != "f32" and not found.isdisjoint(kept)
         network = replace(network, precision=precision, is_mixed=is_mixed, **self._more)
         return as_stated(network, self._model.halves, self._model.texts)
 

@@ -19,6 +19,7 @@ from autotune.errors import UsageError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.mixture import Mixture
 from autotune.graph.network import build_network
+from autotune.network.runtime.runtime import Model
 from autotune.records import MeasureRecord, read_log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_to_json
@@ -91,6 +92,26 @@ def test_the_error_of_the_network_is_the_limit(rng: np.random.Generator, tmp_pat
     assert n_narrow[0] == 2
     assert n_narrow[1] < 2
     assert n_narrow[2] == 0
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_mixture_follows_lengths(rng: np.random.Generator, tmp_path: Path, written: bool) -> None:
+    """Those of its inputs, and those that data decide."""
+    nodes = list(two_products(rng).graph.node)
+    if written:
+        nodes = [node("NonZero", "x", "where"), node("Cast", "where", "places", to=1), *nodes]
+    w, v = (rng.standard_normal((256, 256)).astype(np.float32) / 16 for _ in range(2))
+    proto = model(nodes, {"x": ("rows", 256)}, {"w": w, "v": v}, "places y" if written else "y")
+    path, notes = save(proto, tmp_path), list[str]()
+    asked = {"dims": {"rows": "..64"}, "precision": "auto", "check": False, "note": notes.append}
+    made = autotune.compile(path, **asked)  # type: ignore[arg-type]
+    assert written or any("2 of 2 products" in text for text in notes), notes
+    found = Model(made.artifact)
+    for rows in (64, 1, 17):
+        feeds = {"x": rng.standard_normal((rows, 256)).astype(np.float32)}
+        wanted, ours = onnxruntime_outputs(proto, feeds), found.run(feeds)
+        for name, array in wanted.items():
+            np.testing.assert_allclose(ours[name], array, atol=0.02 * np.abs(array).max())
 
 
 def test_what_no_precision_bears_is_float32(rng: np.random.Generator, tmp_path: Path) -> None:
@@ -188,7 +209,8 @@ def test_tasks_of_other_precisions_are_alternatives(
     path, log = save(two_products(rng), tmp_path), tmp_path / "log.jsonl"
     measured(path, log, {})
     header, known = read_log(log).header, read_log(log).workloads
-    mixtures = mixtures_of(Bound(BoundModel(Path(path))))
+    bound = Bound(BoundModel(Path(path)))
+    mixtures = mixtures_of(bound, bound.networks())
     ((other,),) = alternatives(mixtures, header.target)
     assert {k for k, _ in header.tasks} == known.keys()
     assert {k for k in header.parts if known[k].label.endswith(", bf16")} <= other.tasks.keys()

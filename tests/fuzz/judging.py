@@ -95,7 +95,7 @@ def feeds_of(model: Model, seed: int) -> dict[str, Array]:
 def _compared(question: Question, feeds: Feeds, found: Sequence[Array]) -> Outcome:
     nearby = [shifted(feeds, seed) for seed in (1, 2)]
     fault = ""
-    for oracle in (_by_onnxruntime, _by_reference):
+    for oracle in (_by_onnxruntime, by_reference):
         try:
             wanted = [oracle(question.model, f) for f in (feeds, *nearby)]
         except Exception:
@@ -103,14 +103,14 @@ def _compared(question: Question, feeds: Feeds, found: Sequence[Array]) -> Outco
         fault = difference(found, wanted[0], wanted[1:])
         if not fault:
             return Outcome(Kind.RIGHT)
-        if oracle is _by_onnxruntime and not _reference_counts(question.model, wanted[0]):
+        if oracle is _by_onnxruntime and not reference_counts(question.model):
             break
-        if not question.is_valid and oracle is _by_reference:
+        if not question.is_valid and oracle is by_reference:
             return Outcome(Kind.RIGHT, NO_ORACLE)  # it takes much that the standard does not allow
     return Outcome(Kind.WRONG, fault) if fault else Outcome(Kind.RIGHT, NO_ORACLE)
 
 
-def _reference_counts(model: bytes, wanted: Sequence[Any]) -> bool:
+def reference_counts(model: bytes) -> bool:
     """Whether `onnx.reference` may be right where onnxruntime is not."""
     return not UNRELIABLE & {n.op_type for n in ModelProto.FromString(model).graph.node}
 
@@ -140,7 +140,8 @@ def oracle_session(model: bytes) -> Any:
     return kept[model]
 
 
-def _by_reference(model: bytes, feeds: Feeds) -> list[Any]:
+def by_reference(model: bytes, feeds: Feeds) -> list[Any]:
+    """Outputs by `onnx.reference`."""
     return list(ReferenceEvaluator(ModelProto.FromString(model)).run(None, dict(feeds)))
 
 

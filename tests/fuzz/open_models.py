@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,15 @@ from autotune.network.runtime.loading import load
 from autotune.network.runtime.runtime import Model
 from benchmarks.outcomes import Kind, Outcome, Tell, one_line, typed
 from tests.fuzz.graphs import random_model
-from tests.fuzz.judging import NO_ORACLE, difference, feeds_of, oracle_session, shifted
+from tests.fuzz.judging import (
+    NO_ORACLE,
+    by_reference,
+    difference,
+    feeds_of,
+    oracle_session,
+    reference_counts,
+    shifted,
+)
 from tests.graph.open_graphs import OpenGraph
 
 N_SIZES = 10
@@ -106,8 +115,9 @@ def _judged(
     path = folder / "model.onnx"
     onnx.save(proto, path)
     tell("oracle")
+    data = proto.SerializeToString()
     try:
-        theirs = oracle_session(proto.SerializeToString())
+        theirs = oracle_session(data)
     except Exception:
         return Outcome(Kind.RIGHT, NO_ORACLE)
     tell("compile")
@@ -121,7 +131,7 @@ def _judged(
     for n, numbers in enumerate(_sizes(model.artifact.possible, seed)):
         tell(f"size {n}")
         try:
-            fault = _fault(model.sized(numbers), theirs, seed + n, min(numbers.values()))
+            fault = _fault(model.sized(numbers), data, theirs, seed + n, min(numbers.values()))
         except _Refused as error:
             refusals.append(one_line(f"ONNX Runtime refuses {dict(numbers)}: {error}"))
             continue
@@ -136,7 +146,7 @@ class _Refused(Exception):
     """Why ONNX Runtime does not run a model at a size."""
 
 
-def _fault(model: Model, theirs: Any, seed: int, least: int) -> str:
+def _fault(model: Model, model_bytes: bytes, theirs: Any, seed: int, least: int) -> str:
     """What is wrong with one size; empty for nothing. Raises _Refused.
 
     `least`: of the numbers; integers are indices into dimensions that may be as short.
@@ -149,7 +159,11 @@ def _fault(model: Model, theirs: Any, seed: int, least: int) -> str:
         wanted = [theirs.run(None, dict(f)) for f in (feeds, shifted(feeds, 1), shifted(feeds, 2))]
     except Exception as error:  # of ONNX Runtime, whatever it is
         raise _Refused(str(error)) from error
-    return difference(list(found.values()), wanted[0], wanted[1:])
+    fault = difference(list(found.values()), wanted[0], wanted[1:])
+    if fault and reference_counts(model_bytes):
+        with suppress(Exception):
+            fault = difference(list(found.values()), by_reference(model_bytes, feeds), wanted[1:])
+    return fault
 
 
 def _sizes(possible: Mapping[str, range], seed: int) -> Iterator[Mapping[str, int]]:

@@ -261,7 +261,7 @@ def _by_precision(sources: Sources, plan: CompilePlan) -> Compiled:
     def attempt(networks: Sequence[Network], tell: Note) -> Compiled:
         return _compiled(Sources(tuple(networks)), replace(plan, note=tell))
 
-    return compile_mixed(plan, attempt)
+    return compile_mixed(plan, sources.networks, attempt)
 
 
 def _compiled(sources: Sources, plan: CompilePlan) -> Compiled:

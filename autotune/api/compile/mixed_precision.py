@@ -63,9 +63,14 @@ class Mixtures:
         return unified(found) if len(found) > 1 else tuple(found)
 
 
-def mixtures_of(bound: Bound) -> Mixtures:
-    """The model at the shapes of every variant; see `graph.network.build_network` for errors."""
-    made = (Mixture(bound.model, variant.shapes) for variant in bound.variants)
+def mixtures_of(bound: Bound, networks: Sequence[Network]) -> Mixtures:
+    """The model at the shapes of every variant, whose networks in float32 are `networks`; see
+    `graph.network.build_network` for errors."""
+    has_lengths = [bool(n.lengths or n.written) and not bound.grown for n in networks]
+    made = (
+        Mixture(bound.model, one.shapes, bound.open_model(one) if is_open else None)
+        for one, is_open in zip(bound.variants, has_lengths, strict=True)
+    )
     return Mixtures(tuple(made), tuple(variant.share for variant in bound.variants))
 
 
@@ -342,13 +347,13 @@ class _Search(Generic[C]):
         return (found, notes) if is_exact else None
 
 
-def compile_mixed(plan: CompilePlan, attempt: Attempt[C]) -> C:
+def compile_mixed(plan: CompilePlan, networks: Sequence[Network], attempt: Attempt[C]) -> C:
     """Compile the fastest mix of precisions that is within `plan.network_error`.
 
     Products go back to float32 in the order of their gains, the least first, half of them at a
-    time. Raises WrongNumbers where float32 alone is wrong.
+    time. `networks`: in float32. Raises WrongNumbers where float32 alone is wrong.
     """
-    mixtures = mixtures_of(plan.bound)
+    mixtures = mixtures_of(plan.bound, networks)
     mix, plain_s = _fastest(mixtures, plan)
     n_narrow, found, notes = _Search(mixtures, mix, plan, attempt).run()
     for text in (*_told(mixtures, mix, n_narrow, plain_s, plan), *notes):

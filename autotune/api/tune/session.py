@@ -163,7 +163,7 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
     if config.precision == AUTO and sources.cuts:
         prepared = replace(prepared, notes=(*prepared.notes, NOT_MIXED))
     elif config.precision == AUTO:
-        prepared = _mixed(prepared, mixtures_of(bound))
+        prepared = _mixed(prepared, mixtures_of(bound, sources.networks))
     bound.files.require_same()
     return prepared
 

@@ -24,7 +24,7 @@ from autotune.graph.lengths.numbers import Points, points_of
 from autotune.graph.network import named
 from autotune.graph.operators.movement import pad_amounts
 from autotune.graph.operators.recurrent import OPEN_STEPS, RECURRENT
-from autotune.graph.passes.pipeline import prepare
+from autotune.graph.passes.pipeline import prepare_first, prepare_rest
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
@@ -114,6 +114,9 @@ class OpenModel:
     written: Written | None = None
     computed: frozenset[str] = frozenset()
     """Results of Concat that are computed though they are constants at any number."""
+    kept: frozenset[str] = frozenset()
+    floats: frozenset[str] = frozenset()
+    """Nodes whose products are in float32, and of integers that are of floats: see `Mixture`."""
     read: dict[object, Graph | ModelError] = field(default_factory=dict, compare=False, repr=False)
     """As it was read at some numbers, where that was asked for before."""
 
@@ -127,13 +130,15 @@ class OpenModel:
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers."""
         model, graph = self.read_at(numbers)
-        graph = self._with_open_steps(graph)
-        stored = named(partial(prepare, graph, PRECISIONS[self.precision]))
+        graph = self.with_open_steps(graph)
+        first = named(partial(prepare_first, graph))
+        rest = first, PRECISIONS[self.precision], self.kept, self.floats
+        stored = named(partial(prepare_rest, *rest))
         require_supported(stored, undefined)
         tensors = self.written.tensors if self.written else {}
         return ImportedModel(light(graph), stored, model.halves, tensors, model.texts)
 
-    def _with_open_steps(self, graph: Graph) -> Graph:
+    def with_open_steps(self, graph: Graph) -> Graph:
         """Recurrent operators whose steps follow a length have nodes for the most of them."""
         if not any(n.op in RECURRENT for n in graph.nodes):
             return graph

@@ -60,12 +60,17 @@ def lifted_network(
     NotLifted, which names the node, where something does not follow a number evenly; other errors:
     see `network.build_network`.
     """
+    return lifted(open_model(bound, dims, precision))
+
+
+def open_model(bound: BoundModel, dims: Mapping[str, Extents], precision: str) -> OpenModel:
+    """The model to be lifted, see `lifted_network`."""
     held = bound if bound.parted else bound.held()
     model = OpenModel(held, dims, precision, written_in(held, dims))
     for name, extent in ((n, e) for n, shape in dims.items() for e in shape):
         if isinstance(extent, Length) and model.mosts[extent.name] != extent.most:
             raise ValueError(f"'{extent.name}' has two mosts, one of them in input '{name}'")
-    return lifted(model)
+    return model
 
 
 def lifted(model: LengthModel) -> Network:
@@ -391,7 +396,7 @@ class _Lifter:
         port = Port(stated, kind.shape, kind.dtype, name, limits.get(name, 2))
         if 0 in kind.shape:  # nothing computes it
             whole = [*map(self.points.affine, shape)]
-            known = tuple((extent,) for extent in whole if extent is not None)
+            known: Dims = tuple((extent,) for extent in whole if extent is not None)
             dims = known if len(known) == len(whole) else None
         else:
             dims = dims_of(self._layout(name), shape, self.points)

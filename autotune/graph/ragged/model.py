@@ -29,12 +29,21 @@ def ragged_network(
 ) -> Network:
     """The network of a model over the tokens of rows of any length. Raises NotLifted, which says
     why there is none."""
+    return lifted_rows(ragged_model(bound, dims, precision))
+
+
+def ragged_model(bound: BoundModel, dims: Mapping[str, Extents], precision: str) -> RaggedModel:
+    """The model over tokens to be lifted. Raises as `ragged_network`."""
     held = bound if bound.parted else bound.held()
-    found = _plan(OpenModel(held, dims, precision))
-    network = lifted(found)
-    assert found.ragged is not None
-    work = work_of(network, found.batch, found.sequence, found.ragged.number)
-    return replace(network, ragged=replace(found.ragged, work=work))
+    return _plan(OpenModel(held, dims, precision))
+
+
+def lifted_rows(model: RaggedModel) -> Network:
+    """The network of a model over tokens. Raises as `lifted`."""
+    network = lifted(model)
+    assert model.ragged is not None
+    work = work_of(network, model.batch, model.sequence, model.ragged.number)
+    return replace(network, ragged=replace(model.ragged, work=work))
 
 
 def _plan(model: OpenModel) -> RaggedModel:
