@@ -24,6 +24,7 @@ from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.passes.float_integers import has_exact_floats
 from autotune.graph.passes.pipeline import prepare_first, prepare_rest
 from autotune.graph.passes.precision import narrowable
+from autotune.graph.ragged.model import RaggedModel, lifted_rows
 from autotune.graph.reader.dimensions import Shapes
 from autotune.graph.reader.importer import import_graph
 
@@ -79,7 +80,8 @@ class Mixture:
         if self._open is not None:
             mixed = replace(self._open, precision=precision, kept=frozenset(kept))
             mixed = replace(mixed, floats=frozenset(floats))
-            return replace(lifted(mixed), is_mixed=is_mixed)
+            of_mixed = lifted_rows(mixed) if isinstance(mixed, RaggedModel) else lifted(mixed)
+            return replace(of_mixed, is_mixed=is_mixed)
         dtype = PRECISIONS[precision]
         stored = named(lambda: prepare_rest(self._first, dtype, kept, floats))
         network = named(lambda: stored_network(self._graph, stored, self._name, self._digest))
