@@ -30,7 +30,7 @@ FIELDS = (
     "ratio", "compilations", "shapes", "equal", "outside",
 )  # fmt: skip
 _ROUNDS, _BLOCK_S = 7, 1.0
-_PAUSE_S = 0.2
+_CALLS, _PAUSE_S = 3, 0.2
 
 Client = Callable[[], Callable[[], Any]]
 """Makes a function that does the same in every call and returns what can be compared."""
@@ -212,11 +212,14 @@ def _timed(call: Callable[[], Any], seconds: float) -> list[float]:
 
 
 def _settled(call: Callable[[], Any], sessions: list[Any], seconds: float) -> Any:
-    end_s = time.perf_counter() + seconds
+    end_s, n_idle = time.perf_counter() + seconds, 0
     while time.perf_counter() < end_s:
-        call()
+        for _ in range(_CALLS):  # what comes for the second time is compiled
+            call()
         time.sleep(_PAUSE_S)
-        if not any(session.autotune_status().is_busy for session in sessions):
+        is_busy = any(session.autotune_status().is_busy for session in sessions)
+        n_idle = 0 if is_busy else n_idle + 1
+        if n_idle > 1:
             break
     for _ in range(20):  # who is faster is found out on calls
         call()
