@@ -152,7 +152,7 @@ def _fault(model: Model, model_bytes: bytes, theirs: Any, seed: int, least: int)
     `least`: of the numbers; integers are indices into dimensions that may be as short.
     """
     feeds = feeds_of(model, seed)
-    feeds = {n: a if a.dtype.kind == "f" else a % least for n, a in feeds.items()}
+    feeds = {n: a % least if a.dtype.kind in "iu" else a for n, a in feeds.items()}
     model.spoil()
     found = model.run(feeds)
     try:
