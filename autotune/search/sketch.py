@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from autotune.errors import ScheduleError
 from autotune.schedule.steps import (
@@ -55,6 +56,20 @@ def generate_sketches(
     Raises ScheduleError when no rule applies to a stage, or when a rule adds a step that cannot be
     applied.
     """
+    if rules is None and not extra:
+        return list(_usual(dag, target))
+    return _generated(dag, target, RULES if rules is None else rules, extra)
+
+
+@lru_cache(maxsize=256)
+def _usual(dag: ComputeDAG, target: Target) -> tuple[Sketch, ...]:
+    """Those of `RULES`; a session asks for its bound, its default program and its policy."""
+    return tuple(_generated(dag, target, RULES, ()))
+
+
+def _generated(
+    dag: ComputeDAG, target: Target, rules: Sequence[Rule], extra: Sequence[Rule]
+) -> list[Sketch]:
     finished: list[Partial] = []
     work = [_inline_all(dag, p) for p in algorithms(dag, target)]
     while work:
@@ -63,7 +78,7 @@ def generate_sketches(
         if name is None:
             finished.append(partial)
             continue
-        work += _apply(RULES if rules is None else rules, partial, name, target)
+        work += _apply(rules, partial, name, target)
         answers = (p for rule in extra for p in rule(partial, name, target) or ())
         work += [replace(p, is_foreign=True) for p in answers]
     return _named(reversed(finished))
