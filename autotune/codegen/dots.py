@@ -149,7 +149,17 @@ def _one_by_one(e: Expr, to: _Operand, guard: Guard | None) -> Value:
     env, terms = emitter.at.env, []
     for n in range(dot.form.terms):
         env[dot.var] = n
-        one = to.widened(emitter.value(e, guard), e)
-        terms.append(emitter.broadcast(one, dot.n_lanes))
+        terms.append(emitter.broadcast(_one_term(e, to, guard), dot.n_lanes))
     env[dot.var] = 0
     return side_by_side(emitter.b, terms)
+
+
+def _one_term(e: Expr, to: _Operand, guard: Guard | None) -> Value:
+    """One term of every lane; neighbours of the type of the operand stay as they lie in memory."""
+    at = to.emitter.at
+    if isinstance(e, Load) and e.tensor.dtype == to.dtype:
+        form, kind = at.form(e, e.tensor, e.indices), TYPES[to.dtype]
+        if at.lane_stride(form) == 1:
+            few = to.emitter.plain_load(e, form, kind, to.dot.n_lanes, guard)
+            return to.widened(few, e)
+    return to.widened(to.emitter.value(e, guard), e)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG, compute, placeholder
@@ -146,28 +147,35 @@ def softmax(rows: int = 3, n: int = 12) -> ComputeDAG:
 
 
 def attention(
-    heads: int = 2, rows: int = 5, columns: int = 21, depth: int = 6, channels: int = 9
+    heads: int = 2,
+    rows: int = 5,
+    columns: int = 21,
+    depth: int = 6,
+    channels: int = 9,
+    dtype: str = "float32",
 ) -> ComputeDAG:
-    """softmax(2 q·k + mask)·v + residual."""
+    """softmax(2 q·k + mask)·v + residual, factors of `dtype`."""
+    wide = partial(cast, "float32")
     h, i, j, k, c = (
         Axis(a, n) for a, n in zip("hijkc", (heads, rows, columns, depth, channels), strict=True)
     )
     m, n, d = Axis("m", columns), Axis("n", columns), Axis("d", depth)
-    q, keys = placeholder("q", (rows, heads, depth)), placeholder("k", (heads, depth, columns))
-    values, mask = (
-        placeholder("v", (heads, columns, channels)),
-        placeholder("mask", (rows, columns)),
-    )
+    q = placeholder("q", (rows, heads, depth), dtype)
+    keys = placeholder("k", (heads, depth, columns), dtype)
+    values = placeholder("v", (heads, columns, channels), dtype)
+    mask = placeholder("mask", (rows, columns))
     other = placeholder("other", (heads, rows, channels))
-    twice = compute("twice", (h, i, k), mul(f32(2), q.tensor[i, h, k]))
-    product = Reduce("sum", mul(twice.tensor[h, i, d], keys.tensor[h, d, j]), (d,))
+    twice = compute("twice", (h, i, k), cast(dtype, mul(f32(2), wide(q.tensor[i, h, k]))))
+    term = mul(wide(twice.tensor[h, i, d]), wide(keys.tensor[h, d, j]))
+    product = Reduce("sum", term, (d,))
     s = compute("s", (h, i, j), product)
     t = compute("t", (h, i, j), add(s.tensor[h, i, j], mask.tensor[i, j]))
     top = compute("top", (h, i), Reduce("max", t.tensor[h, i, m], (m,)))
     exp = compute("exp", (h, i, j), call("exp", sub(t.tensor[h, i, j], top.tensor[h, i])))
     total = compute("total", (h, i), Reduce("sum", exp.tensor[h, i, m], (m,)))
-    p = compute("p", (h, i, j), div(exp.tensor[h, i, j], total.tensor[h, i]))
-    product = Reduce("sum", mul(p.tensor[h, i, n], values.tensor[h, n, c]), (n,))
+    p = compute("p", (h, i, j), cast(dtype, div(exp.tensor[h, i, j], total.tensor[h, i])))
+    term = mul(wide(p.tensor[h, i, n]), wide(values.tensor[h, n, c]))
+    product = Reduce("sum", term, (n,))
     o = compute("o", (h, i, c), product)
     out = compute("out", (h, i, c), add(o.tensor[h, i, c], other.tensor[h, i, c]))
     ops = (q, keys, values, mask, other, twice, s, t, top, exp, total, p, o, out)

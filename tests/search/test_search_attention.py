@@ -7,8 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from autotune.codegen.compile import assembly
+from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import PrefetchLine
+from autotune.loopir.verify import verify
 from autotune.loopir.visitor import statements
 from autotune.schedule.replay import bind, replay
 from autotune.schedule.steps import NEXT_PANEL
@@ -17,9 +20,13 @@ from autotune.search.cost.analytic import analytic_seconds
 from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.chains import row_chain
-from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
+from autotune.te.evaluate import evaluate
+from autotune.te.expr import Axis, Reduce, cast, mul
+from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import attention, gemm, normalised_products, softmax, two_convs
 from tests.search.random_rows import assert_random_rows_compute
+from tests.targets import BF16
 
 AVX2 = parse_target("x86-64-v3")
 TARGETS = [t for t in (AVX2, parse_target("x86-64-v4")) if runs_here(t)]
@@ -87,6 +94,34 @@ def test_random_rows_compute_what_the_definition_says(name: str, target: Target)
     assert_random_rows_compute(CHAINS[name](), target, n_samples=300, n_chunks=(1, 2), seed=5)
 
 
+@pytest.mark.parametrize(("columns", "last"), [(32, True), (37, False)])
+def test_products_of_narrow_factors_have_instructions_for_them(columns: int, last: bool) -> None:
+    """Of the terms that come in pairs: depth does, an odd number of columns does not."""
+    dag = attention(2, 6, columns, 8, 16, "bfloat16")
+    names = [s.name.partition("+") for s in generate_sketches(dag, BF16)]
+    dotted = [(first, second) for first, _, second in names if "dot2" in first]
+    assert len(names) == 2 * len(dotted) > 0
+    assert all(("dot2" in second) is last for _, second in dotted)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [32, 37])
+def test_instructions_for_narrow_factors_compute_what_the_definition_says(columns: int) -> None:
+    dag = attention(2, 6, columns, 8, 16, "bfloat16")
+    inputs = random_inputs(dag)
+    expected = evaluate(dag, inputs)
+    rng = np.random.default_rng(0)
+    for sketch in [s for s in generate_sketches(dag, BF16) if "dot2" in s.name][:2]:
+        rows = sketch.sample(100, rng)
+        (row,) = rows[analyse(dag, sketch, rows, BF16).valid][:1]
+        program = lower(dag, sketch.bind(row))
+        verify(program)
+        assert_close(interpret(program, inputs), expected, 2.0**-8)
+        if runs_here(BF16):
+            assert_close(run_compiled(program, inputs, BF16, 2), expected, 2.0**-8)
+
+
 def test_the_next_columns_are_fetched_while_the_first_product_runs() -> None:
     dag = attention(2, 24, 96, 16, 32)
     for sketch in generate_sketches(dag, AVX2):
@@ -106,3 +141,22 @@ def test_the_cost_model_keeps_the_rows_in_the_cache() -> None:
         found = analyse(dag, sketch, rows, target)
         local = np.sum([s.local_bytes for s in found.statements], axis=0)
         assert local[np.argmin(analytic_seconds(found, target, 1))] < target.l2_bytes
+
+
+def test_factors_that_are_no_constants_reach_a_product_as_they_lie_in_memory() -> None:
+    """Pairs of terms are two rows side by side: nothing is widened and rounded again."""
+    i, j, k = Axis("i", 8), Axis("j", 32), Axis("k", 16)
+    a, b = placeholder("a", (8, 16), "bfloat16"), placeholder("b", (16, 32), "bfloat16")
+    factors = (cast("float32", a.tensor[i, k]), cast("float32", b.tensor[k, j]))
+    c = compute("c", (i, j), Reduce("sum", mul(*factors), (k,)))
+    dag = ComputeDAG((a, b, c), ("c",))
+    (sketch, *_) = (s for s in generate_sketches(dag, BF16) if "dot2" in s.name)
+    rows = sketch.sample(50, np.random.default_rng(0))
+    (row,) = rows[analyse(dag, sketch, rows, BF16).valid][:1]
+    program = lower(dag, sketch.bind(row))
+    code = assembly(program, BF16)
+    assert "vdpbf16ps" in code
+    assert "vcvtneps2bf16" not in code
+    if runs_here(BF16):
+        inputs = random_inputs(dag)
+        assert_close(run_compiled(program, inputs, BF16, 2), evaluate(dag, inputs), 3e-6)

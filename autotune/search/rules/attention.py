@@ -51,7 +51,7 @@ from autotune.search.rules.tiling import (
     prefetch_next_tile,
     root_and_anchor,
 )
-from autotune.search.rules.variants import TilingVariant, matrix_domain, terms_together
+from autotune.search.rules.variants import TilingVariant, matrix_domain, terms_together, with_dots
 from autotune.search.space import Role, Tag
 from autotune.target import Target
 from autotune.te.chains import RowChain, row_chain
@@ -75,6 +75,12 @@ def tile_products_of_rows(p: Partial, name: str, target: Target) -> list[Partial
     m, n = as_matrices(chain.first, forms), as_matrices(chain.last, forms)
     if m or n:
         variants += [(_with(v, m, state), _with(w, n, state)) for v, w in variants]
+    else:
+        dots = [
+            (with_dots([v], chain.first, target)[-1], with_dots([w], chain.last, target)[-1])
+            for v, w in variants
+        ]
+        variants += [pair for pair in dots if pair not in variants]
     return [_tile(p, found[0], chain, v, w, target) for v, w in variants]
 
 
@@ -113,7 +119,8 @@ def _tile(
     out = pack_constants(out, first)
     out = prefetch_next_tile(out, c.scores, first, "scores.")
     order = Tag.PANELS_OUTSIDE if inner.panels_outside else Tag.TILES_OUTSIDE
-    out = out.add(done=(c.scores.name, first.name), tags=(Tag.ATTENTION, order))
+    forms = () if inner.matrices else inner.form_tags
+    out = out.add(done=(c.scores.name, first.name), tags=(Tag.ATTENTION, order, *forms))
     return finish_tiling(out, op, last, outer)
 
 
