@@ -51,8 +51,8 @@ from benchmarks.tables import BASELINES
 FILE = FOLDER / "low_precision.csv"
 HEAD = ("machine", "kind", "case", "form", "threads")
 FIELDS = (
-    *HEAD, "trials", "autotune_us", "share_pct", "onnxruntime_us", "openvino_us", "torch_us",
-    "ratio",
+    *HEAD, "trials", "autotune_us", "before_us", "share_pct", "onnxruntime_us", "openvino_us",
+    "torch_us", "ratio",
 )  # fmt: skip
 
 GEMMS = ((512, 512, 512), (1024, 1024, 1024), (128, 3072, 768))

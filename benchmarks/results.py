@@ -229,7 +229,7 @@ def _sparse(rows: list[Row]) -> Iterator[str]:
 
 
 def _low_precision(rows: list[Row]) -> Iterator[str]:
-    keys = ["kind", "case", "form", "threads", "trials", "autotune_us", "share_pct"]
+    keys = ["kind", "case", "form", "threads", "trials", "autotune_us", "before_us", "share_pct"]
     yield from _by_machine(rows, [*keys, "onnxruntime_us", "openvino_us", "torch_us", "ratio"])
 
 
@@ -336,6 +336,7 @@ _HEADS = {
     "onnxruntime_ms": "onnxruntime ms",
     "openvino_ms": "openvino ms",
     "autotune_us": "autotune µs",
+    "before_us": "before µs",
     "onnxruntime_us": "onnxruntime µs",
     "openvino_us": "openvino µs",
     "dense_us": "dense µs",
@@ -510,7 +511,9 @@ Products of narrow types as a share of the peak of their form of multiply-add, m
 after each; a product of one row with weights of 4 bits as a share of the rate at which they can be
 read; networks that ONNX Runtime quantised, beside ONNX Runtime and OpenVINO in turns; networks with
 products in bf16 beside OpenVINO as its user gets it and PyTorch in bf16 (form *in bf16*), which the
-benchmark no longer runs.
+benchmark no longer runs; others as their files state them (*file*), which is float32 where no
+quantiser is named. *Before* is what a row said until minimal filtering of bfloat16 and skipped
+padding of narrow data came.
 [Precision](../precision.md) explains the forms.
 
     python -m benchmarks.low_precision --machine NAME --budget 40m
