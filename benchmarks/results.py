@@ -372,6 +372,7 @@ below 1 we are faster.
 * [Fleets](scaling.md): trials per second by the devices that measure, simulated
 * [Minutes](minutes.md): what 60 s of tuning give over none
 * [Gates](gates.md): files beside themselves, and beside slower ones
+* [Ensembles of trees](trees.md) beside ONNX Runtime and LightGBM
 * [Any size](any_size.md): one artifact for all sizes beside those of each size
 * [Open models](open_models.md): what the bare command makes of models of packages and exports
 * [Token by token](tokens.md): decoders beside onnxruntime-genai and llama.cpp
@@ -445,6 +446,16 @@ weights, a recogniser of text lines 48 high. Compiling takes 2 to 4 times as lon
 
     python -m benchmarks.any_size [FILE --dim NAME=..MOST] --machine NAME
     python -m benchmarks.results
+""",
+    ),
+    "trees": (
+        "Ensembles of trees",
+        """
+Forests of 100 and 1,000 trees (31 leaves of LightGBM, depth 6 of XGBoost, depth 8 of scikit-learn;
+40 features) beside ONNX Runtime and LightGBM, in turns, other rows in every call, nothing tuned.
+*Ratio*: our time by that of ONNX Runtime. [How they are computed](../trees.md).
+
+    python -m benchmarks.trees FOREST.onnx --machine NAME && python -m benchmarks.results
 """,
     ),
     "gates": (

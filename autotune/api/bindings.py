@@ -25,7 +25,13 @@ from autotune.api.request import Dims, Like, Source, Values
 from autotune.api.sources import model_files
 from autotune.api.states import replaced_state
 from autotune.cache import FileStore
-from autotune.errors import DynamicShape, ModelError, UnsupportedOperator, UsageError
+from autotune.errors import (
+    DynamicShape,
+    ModelError,
+    NotCompilable,
+    UnsupportedOperator,
+    UsageError,
+)
 from autotune.extent import Extents, Length
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
@@ -197,11 +203,14 @@ class Bound:
     def _with_written(
         self, variant: Variant, precision: str, error: UnsupportedOperator
     ) -> Network:
-        """That of a variant in which operators write lengths. Raises `error` where none can."""
+        """That of a variant in which operators write lengths. Raises `error` where none can, and
+        the reason where they can and something else cannot be."""
         if not may_write(read_outline(self.path)):
             raise error
         try:
             return self.with_lengths(variant, precision)
+        except NotCompilable:
+            raise
         except ModelError:
             raise error from None
 

@@ -89,6 +89,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[int], Any], str]] = {
     "artifacts": (int, "tests.fuzz.artifacts:judged"),
     "decoders": (int, "tests.fuzz.decoders:judged"),
     "open models": (int, "tests.fuzz.open_models:judged"),
+    "forests and strings": (int, "tests.fuzz.forests:judged"),
 }
 
 

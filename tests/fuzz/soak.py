@@ -30,6 +30,7 @@ HEAD = ("what", "tried", *map(str, Kind), NO_ORACLE)
 @click.option("--artifacts", "n_artifacts", default=10_000)
 @click.option("--decoders", "n_decoders", default=500, help="Random decoders with a state.")
 @click.option("--open", "n_open", default=2_000, help="Models with open dimensions.")
+@click.option("--forests", "n_forests", default=400, help="Forests, and models on strings.")
 @click.option("--kills", "n_kills", default=500, help="Sessions that are killed and resumed.")
 @click.option("--hostile", "n_hostile", default=200, help="Candidates that harm their process.")
 @click.option("--seed", default=0, help="Of the first of each.")
@@ -41,6 +42,7 @@ def main(
     n_artifacts: int,
     n_decoders: int,
     n_open: int,
+    n_forests: int,
     n_kills: int,
     n_hostile: int,
     seed: int,
@@ -56,6 +58,7 @@ def main(
         "artifacts": n_artifacts,
         "decoders": n_decoders,
         "open models": n_open,
+        "forests and strings": n_forests,
     }
     tallies = [_tried("reported models", 0, len(models()), processes)]
     tallies += [_tried(name, seed, n, processes) for name, n in counts.items() if n]
