@@ -77,12 +77,13 @@ class Encoder:
     def norm(self, x: str) -> str:
         return self("LayerNormalization", x, self.weight(WIDTH), self.weight(WIDTH))
 
-    def proto(self) -> ModelProto:
+    def proto(self, outputs: Sequence[str] = ("hidden", "mean")) -> ModelProto:
         shape = ("batch", "sequence")
         ids, mask = (
             helper.make_tensor_value_info(n, TensorProto.INT64, shape) for n in ("ids", "mask")
         )
         hidden = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, (*shape, WIDTH))
         mean = helper.make_tensor_value_info("mean", TensorProto.FLOAT, ("batch", WIDTH))
-        graph = helper.make_graph(self.nodes, "g", [ids, mask], [hidden, mean], self.weights)
+        made = [value for value in (hidden, mean) if value.name in outputs]
+        graph = helper.make_graph(self.nodes, "g", [ids, mask], made, self.weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

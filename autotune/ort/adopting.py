@@ -13,6 +13,7 @@ from autotune.ort.entries import Arrays
 from autotune.ort.request import Feed, PreparedNetwork, Run
 
 if TYPE_CHECKING:
+    from autotune.network.runtime.ragged import RaggedPorts
     from autotune.network.runtime.runtime import Model
 
 _MOST_APART = 2e-2
@@ -53,13 +54,23 @@ def loaded(found: PreparedNetwork, threads: int, memory: str) -> Model:
             os.unlink(found.path)
 
 
-def disagreement(ours: Run, theirs: Callable[[Feed], Mapping[str, Any]], feed: Feed) -> str:
-    """Difference of a compiled network from ONNX Runtime, as text; empty for none."""
+def disagreement(
+    ours: Run,
+    theirs: Callable[[Feed], Mapping[str, Any]],
+    feed: Feed,
+    rows: RaggedPorts | None = None,
+) -> str:
+    """Difference of a compiled network from ONNX Runtime, as text; empty for none.
+
+    `rows`: of one over tokens, which alone are compared.
+    """
     from autotune.network.check.differences import flat_outputs, max_error
 
     try:
         expected = theirs(feed)
         found = {name: value for name, value in ours(feed).items() if name in expected}
+        if rows is not None:
+            found, expected = rows.counted(feed, found), rows.counted(feed, expected)
         found, expected = flat_outputs(found), flat_outputs(expected)
     except Exception as error:  # of either, whatever it is: the other answers
         return f"{type(error).__name__}: {error}"

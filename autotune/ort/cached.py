@@ -62,6 +62,7 @@ def key_of_request(request: SessionRequest) -> str:
         "max_error": request.max_error,
         "fallback": request.fallback,
         "state": told_of_state(request),
+        "ragged": request.ragged,
         "threads": request.threads,
         "log": _file_hash(request.log) if request.log else None,
         "stored": _state_of_store(request),

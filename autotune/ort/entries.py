@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy.typing import NDArray
 
 from autotune.ort.contest import Contest
 from autotune.ort.request import Run, SessionRequest
 from autotune.ort.sizes import AllSizes
+
+if TYPE_CHECKING:
+    from autotune.network.runtime.ragged import RaggedPorts
 
 Arrays: TypeAlias = "Mapping[str, NDArray[Any]]"
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
@@ -32,7 +35,8 @@ class Entry:
     """Calls of one network: of one shape, or of all `sizes`. `values`: of the inputs that decide.
 
     `n_calls`: that it did not answer. `contests`: with ONNX Runtime, by kinds of sizes; None of a
-    kind that is lost. `is_growing`: a network for larger sizes is wanted. `n_bytes`: of memory.
+    kind that is lost. `is_growing`: a network for larger sizes, or for padding, is wanted. `rows`:
+    of a network over tokens. `n_bytes`: of memory.
     `used`: how many networks had been adopted when it was last seen to have been called, and how
     often until then; `left`: of its contests at that time.
     """
@@ -47,6 +51,7 @@ class Entry:
     run: Run | None = None
     contests: dict[tuple[int, ...], Contest | None] = field(default_factory=dict)
     is_growing: bool = False
+    rows: RaggedPorts | None = None
     n_bytes: int = 0
     used: tuple[int, int] = (0, 0)
     left: int = 0
@@ -79,4 +84,5 @@ class Entry:
             dims={},
             constants={**model.constants, **self.values},
             check_inputs=example or None,
+            ragged=self.sizes is not None and model.is_packed(self.sizes),
         )

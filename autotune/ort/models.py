@@ -137,11 +137,13 @@ class SessionModels:
         sizes, shapes = self._sizes, {name: array.shape for name, array in example.items()}
         if sizes is None or not sizes.may_take(shapes):
             return None
-        if self._whole is None or not sizes.takes(shapes):
+        is_new = sizes.note(example) and self._request.packs is None
+        if self._whole is None or is_new or not sizes.takes(shapes):
             mosts = sizes.wanted
             told = format_shapes(sizes.text(shapes, mosts))
             LOGGER.info("compiling %s for %s", self._request.name, told)
             request = replace(self._request, shapes={}, dims={}, mosts=mosts, held=sizes.held)
+            request = replace(request, ragged=request.is_packed(sizes))
             try:
                 model = self._model(replace(request, check_inputs=example))
             except AutotuneError as error:  # of the model, then it comes again

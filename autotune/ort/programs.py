@@ -192,17 +192,23 @@ class Programs:
             self._example = copied(arrays)
             return False
         entry, shapes = self._entry(key, arrays), self._shapes(arrays)
+        is_new = entry.sizes is not None and entry.sizes.note(arrays) and self._may_pack
         if entry.state is ShapeState.ONNXRUNTIME:
             self._dispatch(key, None)
             return False
-        if entry.state is ShapeState.COMPILED and entry.takes(shapes):
+        if entry.state is ShapeState.COMPILED and entry.takes(shapes) and not is_new:
             self._dispatch(key, entry.contest(shapes, self._is_held))
             return False
         entry.n_calls += 1
-        if entry.example is not None or not self._is_wanted(entry, shapes):
+        is_wanted = is_new or self._is_wanted(entry, shapes)
+        if entry.example is not None or not is_wanted:
             return False
         entry.example, entry.is_growing = copied(arrays), entry.state is ShapeState.COMPILED
         return True
+
+    @property
+    def _may_pack(self) -> bool:
+        return self.request.packs is None
 
     @property
     def _is_held(self) -> bool:
@@ -377,6 +383,7 @@ class Programs:
                 self._forget(entry)
                 entry.run = run_of_some(model) if entry.values else model.run
                 entry.state, entry.is_growing = ShapeState.LOADED, False
+                entry.rows = model.ragged_ports
                 entry.n_bytes = network.n_bytes // len(network.variants)
                 if entry.sizes is not None:
                     entry.sizes.adopt(model.input_info)
@@ -406,7 +413,7 @@ class Programs:
             ]
         for key, entry, example in waiting:
             assert entry.run is not None
-            problem = disagreement(entry.run, self._theirs, example)
+            problem = disagreement(entry.run, self._theirs, example, entry.rows)
             if problem:
                 self._refuse(key, problem)
             else:

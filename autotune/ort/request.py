@@ -20,7 +20,7 @@ from autotune.codec import from_json
 from autotune.errors import AutotuneError, LogMismatch, NotCompilable, UsageError
 from autotune.measure.frames import Message
 from autotune.ort.room import MOST_SHAPES, Room
-from autotune.ort.sizes import OpenSizes
+from autotune.ort.sizes import AllSizes, OpenSizes
 from autotune.pages import SHARED
 
 FACTS, ARTIFACT, FAILED = "facts", "artifact", "failed"
@@ -43,6 +43,8 @@ class SessionRequest(CompileRequest):
     the log. `n_running`: threads that it runs on; `preparing.with_log` knows them. `mosts`: for all
     sizes up to these, and to assumed ones of other dimensions (`graph.reader.mosts`), in the place
     of `shapes` and `dims`. `held`: sizes that dimensions are fixed to that cannot be of any.
+    `packs`: whether one network for all sizes is over the tokens of rows (`ragged`); None: where
+    calls have padding and outputs are of rows alone, which then are those of the file.
     """
 
     model: Path | bytes
@@ -57,6 +59,7 @@ class SessionRequest(CompileRequest):
     n_running: int = 0
     mosts: Mapping[str, int] | None = None
     held: Mapping[str, int] = field(default_factory=dict)
+    packs: bool | None = False
 
     def without_log(self) -> SessionRequest:
         """The same where the log does not fit."""
@@ -65,6 +68,12 @@ class SessionRequest(CompileRequest):
     def without_state(self) -> SessionRequest:
         """The same for calls that are no steps of a state: of any shapes."""
         return replace(self, capacity=None, state=None, dims={}, log=None)
+
+    def is_packed(self, sizes: AllSizes | None) -> bool:
+        """Whether a network for all sizes is to be over tokens."""
+        if self.packs is None and sizes is not None:
+            return sizes.is_padded and sizes.known.has_rows
+        return bool(self.packs)
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,9 @@ class SessionArguments:
     before, and how large they are together (None: a fourth of the memory that this process may
     use); the least recently used ones leave, the newest stays. `memory`: of constants, see
     `autotune.load`. `capacity`, `state`: of a decoder whose caches stay in place, see
-    `autotune.compile`.
+    `autotune.compile`. `ragged`: batches of rows are computed without their padding, see
+    `autotune.compile`; None: where calls have padding and outputs are of rows alone. Outputs with
+    a number for each token have other ones at places that the mask leaves out.
     """
 
     path_or_bytes: str | bytes | os.PathLike[str]
@@ -103,6 +114,7 @@ class SessionArguments:
     memory: str = SHARED
     capacity: int | None = None
     state: Mapping[str, str] | None = None
+    ragged: bool | None = None
     disabled_optimizers: Any = None
 
     def room(self) -> Room:
@@ -135,6 +147,7 @@ class SessionArguments:
             capacity=self.capacity,
             state=self.state,
             scores="all",
+            packs=self.ragged,
         )
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from autotune.errors import UsageError
 from autotune.extent import Length
@@ -18,6 +20,7 @@ from autotune.extent import Length
 if TYPE_CHECKING:
     from autotune.network.artifact.artifact import Endpoint
 
+Arrays: TypeAlias = "Mapping[str, Any]"
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
 _ANY = 1 << 40
@@ -32,13 +35,15 @@ class OpenSizes:
     """Open dimensions of a model, as far as its network may follow them.
 
     `names`: of the dimensions of each input, empty for those that have an extent; `mosts`: assumed,
-    by name; `batches`: those that count samples; `images`: heights and widths.
+    by name; `batches`: those that count samples; `images`: heights and widths. `has_rows`: outputs
+    have a row for each of a batch, and nothing for each token.
     """
 
     names: Mapping[str, tuple[str, ...]]
     mosts: Mapping[str, int]
     batches: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
+    has_rows: bool = False
 
     def of(self, shapes: Shapes) -> dict[str, int] | None:
         """Extents that shapes give the dimensions; None where they give none, or several."""
@@ -58,7 +63,8 @@ class AllSizes:
     """What calls have asked of one network, and what it has. `ports`: its inputs, once it is there.
 
     `seen`: the largest extents of calls. `is_final`: no larger network is possible. `held`: sizes
-    of images that may be fixed, because no network is for all of them.
+    of images that may be fixed, because no network is for all of them. `is_padded`: calls had
+    padding.
     """
 
     known: OpenSizes
@@ -66,6 +72,14 @@ class AllSizes:
     ports: tuple[Endpoint, ...] = ()
     is_final: bool = False
     held: dict[str, int] = field(default_factory=dict)
+    is_padded: bool = False
+
+    def note(self, feed: Arrays) -> bool:
+        """Look at a call. Gives whether it is the first with padding."""
+        if self.is_padded or not self.known.has_rows:
+            return False
+        self.is_padded = any(map(is_padding, feed.values()))
+        return self.is_padded
 
     def hold(self) -> bool:
         """Fix what cannot be of any size, as the height of a line, to what was called; once."""
@@ -148,6 +162,16 @@ class AllSizes:
     def _wider(self) -> list[Endpoint]:
         """The inputs as of a network without mosts."""
         return [replace(port, extents=tuple(map(_endless, port.extents))) for port in self.ports]
+
+
+def is_padding(array: Any) -> bool:
+    """Whether an input is a mask of rows of different lengths, each of one token or more."""
+    if getattr(array, "ndim", 0) != 2 or array.dtype.kind not in "biuf" or not array.size:
+        return False
+    flags = array != 0
+    rises = np.count_nonzero(flags[:, 1:] & ~flags[:, :-1], axis=1) + flags[:, 0]
+    is_mask = array.dtype == bool or bool(((array == 0) | (array == 1)).all())
+    return is_mask and not flags.all() and bool((rises == 1).all())
 
 
 def _endless(extent: int | Length) -> int | Length:
