@@ -26,6 +26,9 @@ class Encoder:
         for _ in range(n_layers):
             x = self.layer(x)
         self.nodes.append(helper.make_node("Identity", [x], ["hidden"]))
+        self.nodes.append(
+            helper.make_node("Gather", [x, self.value(np.array(0))], ["first"], axis=1)
+        )
         wide = self("Unsqueeze", self("Cast", "mask", to=1), self.ints(2))
         total = self("ReduceSum", self("Mul", x, wide), self.ints(1), keepdims=0)
         count = self("ReduceSum", wide, self.ints(1), keepdims=0)
@@ -84,6 +87,7 @@ class Encoder:
         )
         hidden = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, (*shape, WIDTH))
         mean = helper.make_tensor_value_info("mean", TensorProto.FLOAT, ("batch", WIDTH))
-        made = [value for value in (hidden, mean) if value.name in outputs]
+        first = helper.make_tensor_value_info("first", TensorProto.FLOAT, ("batch", WIDTH))
+        made = [value for value in (hidden, mean, first) if value.name in outputs]
         graph = helper.make_graph(self.nodes, "g", [ids, mask], made, self.weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

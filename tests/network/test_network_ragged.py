@@ -94,6 +94,24 @@ def test_rows_that_end_a_batch_are_packed_too(encoder: Compiled) -> None:
     assert np.array_equal(tokens, np.argwhere(mask))
 
 
+def test_rows_whose_first_token_is_read_begin_a_batch(tmp_path: Path) -> None:
+    """What a model takes from the first place is padding where a row ends a batch."""
+    ort = pytest.importorskip("onnxruntime")
+    path = tmp_path / "first.onnx"
+    onnx.save(Encoder(1).proto(("first",)), str(path))
+    dims = {"batch": "..3", "sequence": "..8"}
+    done = autotune.compile(path, dims=dims, ragged=True, check=False)
+    assert done.artifact.ragged is not None
+    assert not done.artifact.ragged.is_anywhere
+    assert min(done.artifact.ragged.work) > 0
+    done.artifact.save(tmp_path / "first.atn")
+    model = autotune.load(tmp_path / "first.atn")
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for mask in (_padded([3, 7, 1]), _padded([3, 7, 1])[:, ::-1].copy()):
+        (wanted,) = session.run(None, _feeds(mask))
+        assert np.allclose(model.run(_feeds(mask))["first"], wanted, atol=2e-5)
+
+
 def test_rows_of_like_lengths_run_together(encoder: Compiled, monkeypatch: Any) -> None:
     """A batch in parts is laid out as one, in arrays and in lists."""
     model = encoder[0]

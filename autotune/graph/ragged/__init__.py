@@ -13,7 +13,7 @@ class Ragged:
     `mask`: the input of a batch and a sequence that says which places count. `tokens`, `slots`: the
     inputs that say where tokens are, and the token of each place. `number`: the length that is how
     many tokens there are. `work`: operations of a token, of a place, and of a pair of places of one
-    row.
+    row. `is_anywhere`: what is before a row may be left out as well as what is behind it.
     """
 
     mask: str
@@ -21,6 +21,7 @@ class Ragged:
     slots: str
     number: str
     work: tuple[int, int, int] = (1, 0, 0)
+    is_anywhere: bool = False
 
     @classmethod
     def beside(cls, mask: str, taken: Collection[str]) -> Ragged:

@@ -19,7 +19,7 @@ from autotune.graph.network import Network
 from autotune.graph.ragged import Ragged
 from autotune.graph.ragged.packing import packed_graph, packed_tensors
 from autotune.graph.ragged.places import BATCH, OTHERS, SEQUENCE, Tokens
-from autotune.graph.ragged.proof import is_padding
+from autotune.graph.ragged.proof import ANYWHERE, BEHIND, is_padding
 from autotune.graph.ragged.work import work_of
 from autotune.graph.reader.onnx_reader import OnnxModel
 
@@ -42,7 +42,8 @@ def lifted_rows(model: RaggedModel) -> Network:
     """The network of a model over tokens. Raises as `lifted`."""
     network = lifted(model)
     assert model.ragged is not None
-    work = work_of(network, model.batch, model.sequence, model.ragged.number)
+    sequence = Length(model.sequence, model.mosts[model.sequence])
+    work = work_of(network, model.batch, sequence, model.ragged.number)
     return replace(network, ragged=replace(model.ragged, work=work))
 
 
@@ -59,8 +60,11 @@ def _plan(model: OpenModel) -> RaggedModel:
         raise NotLifted("no operator keeps tokens apart", "compile it without `ragged`")
     kinds = {name: read[0].types[name].dtype for name, *_ in masks}
     for mask, *_ in masks:
-        if kinds[mask] in _FLAGS and is_padding(tokens, names, mask):
-            return _over_tokens(model, tokens, names, mask)
+        if kinds[mask] in _FLAGS and is_padding(tokens, names, mask, BEHIND):
+            found = _over_tokens(model, tokens, names, mask)
+            assert found.ragged is not None
+            is_anywhere = is_padding(tokens, names, mask, ANYWHERE)
+            return replace(found, ragged=replace(found.ragged, is_anywhere=is_anywhere))
     raise NotLifted(
         "no input is shown to be a mask that leaves out what is behind the end of a row",
         "compile it without `ragged`",

@@ -8,8 +8,9 @@ out is then 0, or below what a maximum sees.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,16 +22,19 @@ from autotune.graph.ragged.places import BATCH, SEQUENCE, TokenPlaces, Tokens
 from autotune.graph.subgraph import definition_of
 from autotune.te.evaluate import evaluate
 
-_ROWS = ((0, SEQUENCE), (0, 1), (0, SEQUENCE - 1), (0, 13), (9, 20), (SEQUENCE - 2, 2), (0, 7))
-"""First place and length of the rows that are looked at."""
+Rows: TypeAlias = Sequence[tuple[int, int]]
+"""First places and lengths of rows."""
+BEHIND: Rows = ((0, SEQUENCE), (0, 1), (0, 2), (0, SEQUENCE - 1), (0, 13), (0, 20), (0, 7))
+ANYWHERE: Rows = (*BEHIND[:4], (9, 20), (SEQUENCE - 2, 2), (SEQUENCE - 1, 1))
+"""Those that are looked at: with padding behind them, and before some as well."""
 _LARGE = 30.0
 """Numbers behind a row, in standard deviations of those in front."""
 
 
-def is_padding(tokens: Tokens, packed: Set[str], mask: str) -> bool:
-    """Whether places where `mask` is 0, behind all where it is 1, can be left out."""
+def is_padding(tokens: Tokens, packed: Set[str], mask: str, rows: Rows) -> bool:
+    """Whether places where `mask` is 0, those beside such `rows`, can be left out."""
     try:
-        return _Mixing(tokens, packed, mask).is_the_same()
+        return _Mixing(tokens, packed, mask, rows).is_the_same()
     except AutotuneError:
         return False
 
@@ -38,7 +42,7 @@ def is_padding(tokens: Tokens, packed: Set[str], mask: str) -> bool:
 class _Mixing:
     """The nodes that are not `packed`, whose results are inputs with any numbers."""
 
-    def __init__(self, tokens: Tokens, packed: Set[str], mask: str) -> None:
+    def __init__(self, tokens: Tokens, packed: Set[str], mask: str, rows: Rows) -> None:
         self.tokens, self.packed, self.mask = tokens, packed, mask
         graph = tokens.graph
         nodes = [n for n in graph.nodes if n.output not in packed]
@@ -54,7 +58,7 @@ class _Mixing:
             output_names={},
         )
         self.prepared = prepare(self.graph, "float32")
-        first, counts = np.array(_ROWS).T[:, :, None]
+        first, counts = np.array(rows).T[:, :, None]
         place = np.arange(SEQUENCE) - first
         self.behind: Array = (place < 0) | (place >= counts)
 

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autotune.extent import Length
 from autotune.graph.network import Network
 from autotune.te.at_numbers import at
 
-_STEP = 64
-"""Between lengths that are looked at: whole vectors and tiles of any schedule."""
 
-
-def work_of(network: Network, batch: str, sequence: str, number: str) -> tuple[int, int, int]:
+def work_of(network: Network, batch: str, sequence: Length, number: str) -> tuple[int, int, int]:
     """Operations of a token, of a place and of a pair of places."""
+    step = max(1, sequence.most // 3)
 
     def operations(longest: int, tokens: int) -> int:
-        return _operations(network, {batch: 1, sequence: longest, number: tokens})
+        return _operations(network, {batch: 1, sequence.name: longest, number: tokens})
 
-    none, one, two = (operations(n * _STEP, _STEP) for n in (1, 2, 3))
-    token = (operations(_STEP, 2 * _STEP) - none) // _STEP
-    pair = (two - 2 * one + none) // (2 * _STEP**2)
-    place = (one - none) // _STEP - 3 * _STEP * pair
+    none, one, two = (operations(n * step, step) for n in (1, 2, 3))
+    token = (operations(step, 2 * step) - none) // step
+    pair = (two - 2 * one + none) // (2 * step**2)
+    place = (one - none) // step - 3 * step * pair
     return max(1, token), max(0, place), max(0, pair)
 
 

@@ -96,7 +96,8 @@ class RaggedPorts:
         if name not in inputs:
             return inputs
         mask = as_mask(name, inputs[name])
-        tokens, slots = places_of(mask, is_whole=n == mask.size)
+        is_whole = n == mask.size or not (self.ragged.is_anywhere or _begins(mask))
+        tokens, slots = places_of(mask, is_whole)
         return {self.ragged.tokens: tokens, self.ragged.slots: slots, **inputs}
 
     def numbers(self, numbers: Mapping[str, int]) -> Mapping[str, int]:
@@ -205,7 +206,7 @@ class RaggedPorts:
     def counted(self, inputs: Feeds, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs with 0 at the places that the mask of inputs leaves out of rows."""
         mask = as_mask(self.ragged.mask, inputs[self.ragged.mask])
-        tokens, _ = places_of(mask)
+        tokens, _ = places_of(mask, not (self.ragged.is_anywhere or _begins(mask)))
         counts = np.zeros(mask.shape, bool)
         counts[tuple(tokens.T)] = True
         found = dict(outputs)
@@ -234,6 +235,11 @@ def as_mask(name: str, value: Any) -> Array:
     if mask.ndim != 2:
         raise UsageError(f"input '{name}' has shape {mask.shape}", "give rows of one length")
     return mask
+
+
+def _begins(mask: Array) -> bool:
+    """Whether all rows of a mask begin at their first place, or nothing is left out of them."""
+    return not rows_of(mask)[0].any()
 
 
 def rows_of(mask: Array) -> tuple[Array, Array]:
