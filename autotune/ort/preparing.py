@@ -18,11 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnx import ValueInfoProto
-
 from autotune.api.sources import model_bytes, model_files
 from autotune.codec import to_json
-from autotune.graph.reader.dimensions import Outline, batches, dimension_names, is_decoder
+from autotune.graph.reader.dimensions import (
+    Outline,
+    batches,
+    dimension_names,
+    has_row_outputs,
+    is_decoder,
+)
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.mosts import open_dimensions
 from autotune.graph.reader.onnx_reader import external_files, read_outline
@@ -89,16 +93,8 @@ def open_sizes(outline: Outline, bound: Container[str] = ()) -> OpenSizes | None
     own = {name for names in known.values() for name in names}
     mosts = {name: one.most for name, one in found.items() if name in own}
     images = tuple(name for name in mosts if found[name].kind == "image")
-    rows = all(_has_rows(value) for value in outline.graph.output)
+    rows = has_row_outputs(outline)
     return OpenSizes(known, mosts, batches(outline), images, rows) if mosts else None
-
-
-def _has_rows(value: ValueInfoProto) -> bool:
-    """Whether an output is a tensor of which one dimension at most is open, the first."""
-    kind = value.type.tensor_type
-    if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
-        return False
-    return all(dim.HasField("dim_value") for dim in kind.shape.dim[1:])
 
 
 def with_log(request: SessionRequest) -> SessionRequest:

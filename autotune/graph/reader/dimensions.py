@@ -272,6 +272,18 @@ def _is_fixed(dim: TensorShapeProto.Dimension) -> bool:
     return dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0
 
 
+def has_row_outputs(model: ModelProto) -> bool:
+    """Whether outputs are tensors of which no dimension but the first is open."""
+    return all(map(_is_row, model.graph.output))
+
+
+def _is_row(value: ValueInfoProto) -> bool:
+    kind = value.type.tensor_type
+    if not is_tensor(value) or not kind.HasField("shape"):
+        return False
+    return all(dim.HasField("dim_value") for dim in kind.shape.dim[1:])
+
+
 def _name(value: ValueInfoProto, axis: int) -> str:
     name = value.type.tensor_type.shape.dim[axis].dim_param
     return str(InputDimension(value.name, axis)) if name in _UNNAMED else name
