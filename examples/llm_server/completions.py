@@ -364,6 +364,8 @@ async def _guarded(
             request, Refused(413, f"a request has {MOST_BYTES} bytes at most")
         )
     else:
+        others = [pair for pair in request.scope["headers"] if pair[0] != b"content-type"]
+        request.scope["headers"] = [*others, (b"content-type", b"application/json")]  # as curl -d
         response = await go_on(request)
     service.codes[response.status_code] += 1
     return response

@@ -26,17 +26,15 @@ _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}bo
 KEY = "secret"
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("llm") / "tiny.atn"
+def compiled(folder: Path) -> Path:
+    """A small decoder in a folder."""
     told: dict[str, Any] = {"capacity": CAPACITY, "sessions": (2,), "check": False}
-    autotune.compile(decoder(), **told).artifact.save(path)
-    return path
+    autotune.compile(decoder(), **told).artifact.save(folder / "tiny.atn")
+    return folder / "tiny.atn"
 
 
-@pytest.fixture(scope="module")
-def words(artifact: Path) -> Path:
-    """A folder with a tokenizer of letters, and a chat template."""
+def tokenized(folder: Path) -> Path:
+    """The folder with a tokenizer of letters, a chat template and keys."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     names = ["<unk>", "</s>", *_LETTERS]
@@ -45,11 +43,21 @@ def words(artifact: Path) -> Path:
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.save(str(artifact.parent / "tokenizer.json"))
+    made.save(str(folder / "tokenizer.json"))
     config = {"eos_token": "</s>", "chat_template": _TEMPLATE}
-    (artifact.parent / "tokenizer_config.json").write_text(json.dumps(config))
-    (artifact.parent / "keys").write_text(f"other\n{KEY}\n")
-    return artifact.parent
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "keys").write_text(f"other\n{KEY}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("llm"))
+
+
+@pytest.fixture(scope="module")
+def words(artifact: Path) -> Path:
+    return tokenized(artifact.parent)
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +281,7 @@ def test_curl_reads_a_stream(server: Server) -> None:
     data = json.dumps({**_CHAT, "stream": True, "max_tokens": 3})
     where = f"http://127.0.0.1:{server.port}/v1/chat/completions"
     command = ["curl", "-sN", where, "-H", f"Authorization: Bearer {KEY}"]
-    command += ["-H", "Content-Type: application/json", "-d", data]
+    command += ["-d", data]
     lines = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.split("\n\n")
     assert lines[-2:] == ["data: [DONE]", ""]
     assert json.loads(lines[0].removeprefix("data: "))["object"] == "chat.completion.chunk"
