@@ -115,8 +115,9 @@ class SessionStep:
         self.sessions, self.sizes = info.sessions, sizes_of(artifact)
         self.size = self.sizes[-1]
         self._sized: dict[int, Stateful] = {}
-        self.inputs = tuple(e for e in artifact.own_inputs if e.name not in info.ports)
-        self.outputs = tuple(e for e in artifact.outputs if e.name not in info.ports)
+        ports = info.ports
+        self.inputs = tuple(e for e in artifact.own_inputs if e.name not in ports)
+        self.outputs = tuple(e for e in artifact.outputs if e.name not in ports)
 
     def axis(self, name: str) -> int | None:
         """The dimension of a port that has a row for each new place."""
