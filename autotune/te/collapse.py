@@ -86,7 +86,7 @@ def _without_units(op: Op, kept: dict[str, tuple[int, ...]], tensors: dict[str, 
         return Placeholder(tensors[op.name], op.constant)
     axes = tuple(op.axes[n] for n in kept[op.name])
     gone: dict[str, Expr] = {a.name: idx(0) for a in op.axes if a not in axes}
-    gone |= {a.name: idx(0) for a in op.reduce_axes if a.extent == 1}
+    gone |= {a.name: idx(0) for a in op.reduce_axes if not _is_wide(a)}
 
     def one(e: Expr) -> Expr | None:
         if not isinstance(e, Load):
@@ -101,8 +101,13 @@ def _without_units(op: Op, kept: dict[str, tuple[int, ...]], tensors: dict[str, 
 def _without_unit_reduction(body: Expr) -> Expr:
     if not isinstance(body, Reduce):
         return body
-    axes = tuple(a for a in body.axes if a.extent != 1)
+    axes = tuple(a for a in body.axes if _is_wide(a))
     return Reduce(body.op, body.body, axes) if axes else body.body
+
+
+def _is_wide(axis: Axis) -> bool:
+    """Whether a reduction over it may have another number of terms than one."""
+    return axis.extent != 1 or axis.limit is not None
 
 
 # --- merging ----------------------------------------------------------------------------------

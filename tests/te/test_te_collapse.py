@@ -118,6 +118,17 @@ def test_reduction_over_one_element_is_no_reduction(extent: int) -> None:
     assert len(last.reduce_axes) == extent - 1
 
 
+@pytest.mark.parametrize("extent", [1, 2])
+def test_a_ragged_reduction_over_one_element_may_be_over_none(extent: int) -> None:
+    (c,) = axes(c=4)
+    x = placeholder("x", (4, extent))
+    r = Axis("r", extent, select(compare("lt", c.var, idx(2)), idx(0), idx(1)))
+    dag = ComputeDAG((x, compute("y", (c,), Reduce("sum", x.tensor[c, idx(0)], (r,)))), ("y",))
+    last = check(dag).ops[-1]
+    assert isinstance(last, Compute)
+    assert len(last.reduce_axes) == 1
+
+
 def test_scalar_keeps_one_dimension() -> None:
     (n,) = axes(n=1)
     x = placeholder("x", (1, 1))
