@@ -44,7 +44,7 @@ class TextRequest:
     max_new: int
     stop: Container[int] = ()
     choose: Callable[[Array], int] = field(default_factory=sampler)
-    tell: Callable[[int | None], object] = lambda token: None
+    tell: Callable[[int | None], object] = field(default_factory=lambda: _nobody)
     found: list[int] = field(default_factory=list, init=False)
     end: str = field(default="", init=False)
     error: BaseException | None = field(default=None, init=False)
@@ -52,6 +52,10 @@ class TextRequest:
     def cancel(self) -> None:
         """End it before the next turn; of any thread."""
         self.end = self.end or CANCELLED
+
+
+def _nobody(token: int | None) -> None:
+    """Is told of no token."""
 
 
 @dataclass(eq=False)
