@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-HEAD = '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3, "nobody" : 1]>\n'
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3, "com.microsoft" : 1, "nobody" : 1]>\n'
 
 DETECTOR = """
 detector (float[1,3,64,64] image) => (int64[n,3] selected, float[1,m,4] picked) {
@@ -45,8 +45,7 @@ branch (float[32,256] x) => (float[32,256] y) {
     then_branch = then () => (float[32,256] t) { t = Mul (m, m) },
     else_branch = other () => (float[32,256] e) {
       f = Cast <to = 1> (m)
-      g = ai.onnx.ml.LabelEncoder <keys_floats = [1.5], values_floats = [7.0],
-        default_float = 0.0> (f)
+      g = com.microsoft.SampleOp (f)
       h = CastLike (g, m)
       e = Sub (h, m)
     }
@@ -86,7 +85,7 @@ trees (float[64,256] x) => (float[64,1] y) {
 
 WORDS = """
 words (string[32] word) => (float[32,256] y, string[32] again) {
-  id = ai.onnx.ml.LabelEncoder <keys_strings = ["cat","dog"], values_int64s = [0,1],
+  id = ai.onnx.ml.CategoryMapper <cats_strings = ["cat","dog"], cats_int64s = [0,1],
     default_int64 = 2> (word)
   a = Gather (table, id)
   b = MatMul (a, w1)

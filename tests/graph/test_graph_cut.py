@@ -42,7 +42,7 @@ def kinds(found: Cut) -> list[bool]:
         (models.BRANCH, [True, False, True], ["If"]),
         (models.TREES, [True, False], ["TreeEnsembleRegressor"]),
         (models.SCALED, [True, False], ["ZipMap"]),
-        (models.WORDS, [False, True], ["LabelEncoder", "Identity"]),
+        (models.WORDS, [False, True], ["CategoryMapper", "Identity"]),
         (models.ENCODED, [False], ["NonZero", "SplitToSequence"]),
     ],
 )

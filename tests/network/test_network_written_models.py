@@ -24,7 +24,7 @@ from tests import hybrid_models
 
 pytest.importorskip("onnxruntime")
 
-CUT = ("DETECTOR", "BRANCH", "TREES", "WORDS", "ENCODED", "SCALED")
+CUT = ("DETECTOR", "BRANCH", "TREES", "WORDS", "ENCODED")
 CONTRIB = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
 g (float[1,4,16] x, int64[1] k) => (float[1,4,16] y, float[1,n] z, float[b,m] u) {
   a = com.microsoft.BiasGelu (x, bias)

@@ -20,7 +20,7 @@ from autotune.search import policy
 from autotune.search.cost.analysis import analyse
 from autotune.search.defaults import default_steps
 from autotune.search.rules import algorithms
-from autotune.search.sketch import generate_sketches
+from autotune.search.sketch import RULES, generate_sketches
 from autotune.target import Target, host_target
 from autotune.target.isa import EMULATION
 from autotune.te.dag import ComputeDAG, compute, placeholder
@@ -85,7 +85,7 @@ def schedules(name: str, target: Target = TARGET) -> tuple[tuple[str, Steps], ..
     rng, out = np.random.default_rng(0), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(algorithms, "narrow_products_pay", lambda target: True)
-        sketches = generate_sketches(DAGS[name], target)
+        sketches = generate_sketches(DAGS[name], target, RULES)
     for sketch in (s for s in sketches if "bf16x3" in s.tags):
         rows = sketch.sample(60, rng)
         rows = rows[analyse(DAGS[name], sketch, rows, target).valid][:2]

@@ -124,8 +124,9 @@ class TurnScheduler:
                 f"give 1 to {self.capacity - 1} tokens, and ask for one or more",
             )
         with self._lock:
-            if len(self._waiting) - len(self._free) >= self._most_waiting:
-                raise QueueFull(f"{self.n_waiting} requests are waiting", "try again later")
+            n_waiting = sum(not one.end for one in self._waiting)
+            if n_waiting - len(self._free) >= self._most_waiting:
+                raise QueueFull(f"{n_waiting} requests are waiting", "try again later")
             self._waiting.append(request)
 
     def turn(self) -> bool:
