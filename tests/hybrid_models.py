@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-HEAD = '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3, "com.microsoft" : 1, "nobody" : 1]>\n'
+OPSETS = '"" : 17, "ai.onnx.ml" : 3, "com.microsoft" : 1, "nobody" : 1'
+HEAD = f"<ir_version: 8, opset_import: [{OPSETS}]>\n"
 
 DETECTOR = """
 detector (float[1,3,64,64] image) => (int64[n,3] selected, float[1,m,4] picked) {
