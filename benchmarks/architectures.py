@@ -465,6 +465,7 @@ def export(name: str, route: str, path: Path, step: int = 3) -> dict[str, Any]:
     outputs = ["logits", *map(_present, states)]
     grows = [k for k in states if "key_values" in k]
     with torch.no_grad():
+        how: dict[str, Any]
         if route in ("script", "loop"):
             axes = {
                 "input_ids": {1: "sequence"},
@@ -472,29 +473,13 @@ def export(name: str, route: str, path: Path, step: int = 3) -> dict[str, Any]:
                 "logits": {1: "sequence"},
             }
             axes |= {k: {2: "past"} for k in grows} | {_present(k): {2: "total"} for k in grows}
-            torch.onnx.export(
-                _module(model, [*states]),
-                arguments,
-                str(path),
-                input_names=names,
-                output_names=outputs,
-                dynamic_axes=axes,
-                opset_version=17,
-                dynamo=False,
-            )
+            how = {"dynamic_axes": axes, "opset_version": 17, "dynamo": False}
         else:
             auto = torch.export.Dim.DYNAMIC
             shapes = ({1: auto}, {1: auto}, tuple({2: auto} if k in grows else {} for k in states))
-            torch.onnx.export(
-                _module(model, [*states]),
-                arguments,
-                str(path),
-                input_names=names,
-                output_names=outputs,
-                dynamic_shapes=shapes,
-                dynamo=True,
-                external_data=False,
-            )
+            how = {"dynamic_shapes": shapes, "dynamo": True, "external_data": False}
+        ports = {"input_names": names, "output_names": outputs}
+        torch.onnx.export(_module(model, [*states]), arguments, str(path), **ports, **how)
     return expected
 
 

@@ -19,7 +19,7 @@ class Text:
     """The tokenizer of a folder as Hugging Face keeps it, and its chat template."""
 
     def __init__(self, folder: Path) -> None:
-        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text("utf-8"))
         config = _json(folder / "tokenizer_config.json")
         self._special = {name: _content(config.get(name)) for name in ("bos_token", "eos_token")}
         ends = _json(folder / "generation_config.json").get("eos_token_id", [])

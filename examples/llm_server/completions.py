@@ -394,6 +394,22 @@ async def _unknown(request: Request, error: Exception) -> Response:
     return JSONResponse(Refused(status, told).body, status)
 
 
+def _service(given: argparse.Namespace) -> Service:
+    """What `main` is told. Raises AutotuneError, OSError and ValueError for what is none."""
+    text = Text(given.tokenizer)
+    keys = given.key_file.read_text("utf-8").split() if given.key_file else []
+    if given.key_file and not keys:
+        raise ValueError(f"'{given.key_file}' has no key")
+    scheduler = autotune.TurnScheduler(
+        autotune.load(given.model, given.threads),
+        sessions=given.sessions,
+        waiting=given.waiting,
+        part=given.part,
+        prefixes=autotune.Prefixes(given.prefix_mib << 20) if given.prefix_mib else None,
+    )
+    return Service(Settings(given.name or given.model.stem, keys, given.timeout), text, scheduler)
+
+
 def main() -> None:
     """Serve a decoder."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -410,18 +426,10 @@ def main() -> None:
     parser.add_argument("--prefix-mib", type=int, default=1024, help="memory of known beginnings")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds of a request")
     given = parser.parse_args()
-    model = autotune.load(given.model, given.threads)
-    prefixes = autotune.Prefixes(given.prefix_mib << 20) if given.prefix_mib else None
-    scheduler = autotune.TurnScheduler(
-        model,
-        sessions=given.sessions,
-        waiting=given.waiting,
-        part=given.part,
-        prefixes=prefixes,
-    )
-    lines = given.key_file.read_text("utf-8").split() if given.key_file else []
-    settings = Settings(given.name or given.model.stem, lines, given.timeout)
-    service = Service(settings, Text(given.tokenizer), scheduler)
+    try:
+        service = _service(given)
+    except (autotune.AutotuneError, OSError, ValueError) as error:
+        parser.exit(2, f"error: {error}\n")
     where: dict[str, Any] = {"host": given.host, "port": given.port, "log_level": "warning"}
     uvicorn.run(app(service), timeout_graceful_shutdown=int(given.timeout), **where)
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 
 import autotune
 from tests.decoders import VOCABULARY, decoder
-from tests.serving import Server, needs, started
+from tests.serving import FOLDER, Server, needs, started
 
 pytestmark = needs("fastapi", "uvicorn", "openai", "llguidance", "tokenizers", "jinja2")
 SERVER = "../llm_server/completions.py"
@@ -292,3 +293,20 @@ def test_the_server_ends_when_it_is_told(artifact: Path, words: Path) -> None:
         assert server.post("/v1/completions", {**_TEXT, "model": "mine"})[0] in (400, 200)
         server.process.terminate()
         assert server.process.wait(60) in (0, -15)
+
+
+def test_wrong_arguments_get_a_line(artifact: Path, words: Path, tmp_path: Path) -> None:
+    (tmp_path / "none").write_text("")
+    right = [artifact, "--tokenizer", words]
+    for arguments, told in (
+        ([tmp_path / "no.atn", "--tokenizer", words], "no.atn"),
+        ([artifact, "--tokenizer", tmp_path], "tokenizer.json"),
+        ([*right, "--key-file", tmp_path / "none"], "has no key"),
+        ([*right, "--sessions", 0], "one session"),
+    ):
+        command = [sys.executable, FOLDER / SERVER, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ")
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr

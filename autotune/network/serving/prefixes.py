@@ -57,7 +57,9 @@ class Prefixes:
 
         Raises UsageError for a session that is not empty, or of another model.
         """
-        self._require(session, 0)
+        self.require(session)
+        if session.length:
+            raise _has_read(session)
         with self._lock:
             places = 0
             for block in self._known(tokens[:-1]):
@@ -74,7 +76,9 @@ class Prefixes:
 
         `tokens`: those of its first places. Raises UsageError for a session that has read fewer.
         """
-        self._require(session, len(tokens))
+        self.require(session)
+        if session.length < len(tokens):
+            raise _has_read(session)
         with self._lock:
             above, places = self._root, 0
             for key in self._keys(tokens):
@@ -88,14 +92,11 @@ class Prefixes:
                 above, places = block, end
             self._forget()
 
-    def _require(self, session: ModelSession, length: int) -> None:
+    def require(self, session: ModelSession) -> None:
+        """Raise UsageError for a session whose places cannot be kept, or of another model."""
         if session.replaced_arrays() or session.begin_info or not session.capacity:
             raise UsageError(
                 "prefixes are kept of models whose whole state is a KV cache", "leave them out"
-            )
-        if session.length < length or (not length and session.length):
-            raise UsageError(
-                f"the session has read {session.length} tokens", "`begin` with an empty one"
             )
         if self._model not in (None, session.model):
             raise UsageError("the prefixes are of another model", "give each model its own")
@@ -128,3 +129,7 @@ class Prefixes:
     def _tick(self) -> int:
         self._clock += 1
         return self._clock
+
+
+def _has_read(session: ModelSession) -> UsageError:
+    return UsageError(f"the session has read {session.length} tokens", "`begin` with an empty one")

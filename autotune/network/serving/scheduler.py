@@ -53,6 +53,9 @@ class TextRequest:
         """End it before the next turn; of any thread."""
         self.end = self.end or CANCELLED
 
+    def _fail(self, error: BaseException) -> None:
+        self.end, self.error = FAILED, error
+
 
 def _nobody(token: int | None) -> None:
     """Is told of no token."""
@@ -95,6 +98,8 @@ class TurnScheduler:
                 f"'{model.artifact.name}' is no decoder of text alone",
                 "compile one with `capacity`",
             )
+        if prefixes is not None:
+            prefixes.require(self._free[0])
         self.prefixes = prefixes
         self._waiting = deque[TextRequest]()
         self._prompts, self._texts = deque[_Running](), list[_Running]()
@@ -144,16 +149,21 @@ class TurnScheduler:
         return bool(self.n_waiting or self.n_running)
 
     def _admit(self) -> None:
+        """Give sessions to requests that wait for one."""
+        while (one := self._seated()) is not None:
+            self._prompts.append(one)
+            if self.prefixes is not None:
+                one.read = self.prefixes.begin(one.session, one.request.tokens)
+
+    def _seated(self) -> _Running | None:
+        """The request that has waited longest, with a session; None without either."""
         with self._lock:
             while self._free and self._waiting:
                 request = self._waiting.popleft()
-                if request.end:
-                    request.tell(None)
-                    continue
-                one = _Running(request, self._free.pop())
-                self._prompts.append(one)
-                if self.prefixes is not None:
-                    one.read = self.prefixes.begin(one.session, request.tokens)
+                if not request.end:
+                    return _Running(request, self._free.pop())
+                request.tell(None)
+        return None
 
     def _read(self, one: _Running) -> None:
         """The next part of a prompt."""
@@ -164,7 +174,8 @@ class TurnScheduler:
         try:
             scores = TokenSession(one.session).scores_behind(part)
         except Exception as error:  # of this request: the others go on
-            return self._fail(one, error)
+            request._fail(error)
+            return self._leave(one)
         one.read += len(part)
         if one.read < len(request.tokens):
             return self._prompts.append(one)
@@ -184,7 +195,7 @@ class TurnScheduler:
             rows = found[ports.scores].reshape(len(texts), -1)
         except Exception as error:
             for one in texts:
-                self._fail(one, error)
+                one.request._fail(error)
             return
         for one, row in zip(texts, rows, strict=True):
             self._take(one, row)
@@ -195,8 +206,7 @@ class TurnScheduler:
         try:
             token = int(request.choose(scores))
         except Exception as error:
-            request.end, request.error = FAILED, error
-            return
+            return request._fail(error)
         request.found.append(token)
         is_full = one.session.length >= self.capacity
         if token in request.stop:
@@ -209,11 +219,6 @@ class TurnScheduler:
         if one.request.end:
             self._leave(one)
         return not one.request.end
-
-    def _fail(self, one: _Running, error: BaseException) -> None:
-        one.request.end, one.request.error = FAILED, error
-        if one not in self._texts:
-            self._leave(one)
 
     def _leave(self, one: _Running) -> None:
         """Give back the session of a request that has ended."""
