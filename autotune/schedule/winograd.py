@@ -182,6 +182,17 @@ def rewrite(dag: ComputeDAG, name: str, taps: tuple[str, ...], m: int) -> Rewrit
     return maker.rewritten()
 
 
+def products_left(dag: ComputeDAG, name: str, taps: tuple[str, ...], m: int) -> Compute:
+    """Of what `rewrite` makes of convolution `name`, the products: all that is left of its sums."""
+    op = rewrite(dag, name, taps, m).dag[_products_of(name)]
+    assert isinstance(op, Compute)
+    return op
+
+
+def _products_of(name: str) -> str:
+    return f"{name}.products"
+
+
 class _Rewriter:
     def __init__(self, dag: ComputeDAG, conv: Convolution, m: int) -> None:
         self.dag, self.conv, self.m = dag, conv, m
@@ -336,7 +347,7 @@ class _Rewriter:
         product = mul(cast(_WIDE, x), cast(_WIDE, w))
         axes = (*self.points, *self._in_phases(self.conv.op.axes, self.tiles))
         body = Reduce("sum", product, self.conv.channels)
-        return compute(f"{self.name}.products", axes, body)
+        return compute(_products_of(self.name), axes, body)
 
     def _inverse(self, products: Tensor) -> list[Op]:
         """Aᵀ along one window axis after the other, the last one into the convolution itself."""

@@ -1,6 +1,9 @@
 """⑨ Lower bound of a task's latency: the roofline of its arithmetic and compulsory traffic.
 
-    bound = max(Σ flops / (saving·peak), constants / cold bandwidth, beyond L1 / warm bandwidth)
+    bound = max(Σ flops / peak, constants / cold bandwidth, beyond L1 / warm bandwidth)
+
+Where the space has minimal filtering, a sum has the products that are left in the transformed
+domain, by the algorithm that leaves fewest; the transforms are not counted.
 
 Every byte is counted once, and only where the computation provably reads it: a table of embeddings
 is not read as a whole. The bound may be low; it must not be high, since tasks stop near it.
@@ -19,6 +22,7 @@ from autotune.measure.peak import Peaks, Rates
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.narrow_products import product
 from autotune.schedule.steps import NarrowProducts, Winograd
+from autotune.schedule.winograd import products_left
 from autotune.search.policy import algorithm
 from autotune.search.rules.algorithms import N_PRODUCTS, is_narrow, narrow_products_pay
 from autotune.search.space import Sketch
@@ -34,7 +38,6 @@ _ROUNDING = 1e-6
 _MOST_OF_PEAK = 2.0
 _BYTES = ("uint8", "int8")
 """Operands of the products of `bytedot`."""
-_WINOGRAD_SAVING = 4.0  # F(4,3) in two dimensions: 36 products instead of 144
 
 
 def bound_s(dag: ComputeDAG, peaks: Peaks, sketches: Iterable[Sketch]) -> float:
@@ -43,12 +46,14 @@ def bound_s(dag: ComputeDAG, peaks: Peaks, sketches: Iterable[Sketch]) -> float:
     Where axes follow numbers, the geometric mean over usual ones, as times of programs are.
     """
     known = tuple(sketches)
-    is_narrowed = _has(NarrowProducts, known)
-    rate = saving(known) * peaks.flops_per_s
-    bounds_s = [
-        max(arithmetic_s(one, rate, peaks.dots, is_narrowed), *traffic(one).seconds(peaks))
-        for one in at_usual(dag)
-    ]
+    rate, dots, is_narrowed = peaks.flops_per_s, peaks.dots, _has(NarrowProducts, known)
+    ways = {tuple(s for s in algorithm(k) if isinstance(s, Winograd)) for k in known} or {()}
+
+    def one_s(one: ComputeDAG) -> float:
+        least = min(arithmetic_s(one, rate, dots, is_narrowed, filtered) for filtered in ways)
+        return max(least, *traffic(one).seconds(peaks))
+
+    bounds_s = [one_s(one) for one in at_usual(dag)]
     least = min(bounds_s)
     return statistics.geometric_mean(bounds_s) if least and len(bounds_s) > 1 else least
 
@@ -114,21 +119,27 @@ def binding(dag: ComputeDAG, bound: float, peaks: Peaks) -> Resource:
 
 
 def arithmetic_s(
-    dag: ComputeDAG, flops_per_s: float, dots: Rates, is_narrowed: bool = False
+    dag: ComputeDAG,
+    flops_per_s: float,
+    dots: Rates,
+    is_narrowed: bool = False,
+    filtered: Iterable[Winograd] = (),
 ) -> float:
     """Seconds of all computations, each by the fastest multiply-add that fits it.
 
-    `is_narrowed`: products of float32 may be several of a narrower form.
+    `is_narrowed`: products of float32 may be several of a narrower form. `filtered`: minimal
+    filtering of some computations, of which the products alone count.
     """
     rates = dict(dots)
+    left = {f.stage: products_left(dag, f.stage, f.taps, f.tile) for f in filtered}
 
     def rate(op: Compute, forms: Iterable[MultiplyAdd]) -> float:
         found = [flops_per_s, *(rates[f] for f in forms)]
-        if is_narrowed and product(dag, op.name):
+        if is_narrowed and op.name not in left and product(dag, op.name):
             found += [per_s / N_PRODUCTS for f, per_s in dots if is_narrow(f)]
         return max(found)
 
-    found = ((op, arithmetic(op, tuple(rates))) for op in dag.computes)
+    found = ((op, arithmetic(left.get(op.name, op), tuple(rates))) for op in dag.computes)
     return sum(n / rate(op, forms) for op, (n, forms) in found)
 
 
@@ -153,11 +164,6 @@ def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ..
             found |= dict.fromkeys(arithmetic(op, target.isa.forms)[1])
             found |= dict.fromkeys(narrow if narrow and product(dag, op.name) else ())
     return tuple(found)
-
-
-def saving(sketches: Iterable[Sketch]) -> float:
-    """Factor by which a task may save multiplications over its definition."""
-    return _WINOGRAD_SAVING if _has(Winograd, sketches) else 1.0
 
 
 def _has(kind: type, sketches: Iterable[Sketch]) -> bool:

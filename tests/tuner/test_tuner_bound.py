@@ -8,17 +8,20 @@ from statistics import geometric_mean
 import pytest
 
 from autotune.measure.peak import Peaks
+from autotune.schedule.replay import replay
 from autotune.schedule.steps import Winograd
+from autotune.search.policy import algorithm
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.te.at_numbers import usual_numbers
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Expr, Load, add, floordiv, idx, mod, mul
-from autotune.tuner.bound import bound_s, bytes_read, saving
+from autotune.tuner.bound import bound_s, bytes_read
 from autotune.tuner.task import TuningTask
 from tests.lengths_tasks import product
 from tests.schedule.small_dags import conv, depthwise, gemm
+from tests.targets import BF16
 
 PEAKS = Peaks(flops_per_s=1e9, warm_bytes_per_s=1e8, cold_bytes_per_s=1e7, l1_bytes=0)
 PLAIN = (Sketch("direct", (), ()),)
@@ -47,18 +50,55 @@ def test_the_bound_of_a_task_with_lengths_is_a_mean_as_its_times_are(peaks: Peak
     assert TuningTask("key", dag, 1.0).flops == static[1].flops
 
 
-def test_minimal_filtering_lowers_the_bound_of_arithmetic() -> None:
-    dag = conv(14, 14, 32, 32)
-    unlimited = replace(PEAKS, cold_bytes_per_s=1e15, warm_bytes_per_s=1e15)
-    assert (saving(PLAIN), saving(WINOGRAD)) == (1.0, 4.0)
-    assert bound_s(dag, unlimited, WINOGRAD) == pytest.approx(dag.flops / 4e9)
-    assert bound_s(dag, unlimited, PLAIN) == pytest.approx(dag.flops / 1e9)
+UNLIMITED = replace(PEAKS, cold_bytes_per_s=1e15, warm_bytes_per_s=1e15)
 
 
-def test_only_windows_that_overlap_are_expected_to_save(any_target: Target) -> None:
-    for stride, expected in ((1, 4.0), (2, 4.0), (3, 1.0)):
-        dag = conv(28, 28, 64, 64, stride=stride)
-        assert saving(generate_sketches(dag, any_target)) == expected
+def winograd(tile: int, *taps: str) -> tuple[Sketch, ...]:
+    return (*PLAIN, Sketch("winograd", (Winograd("conv", taps, tile),), ()))
+
+
+@pytest.mark.parametrize(
+    ("size", "sketches", "saving"),
+    [
+        (16, winograd(4, "kh", "kw"), 144 / 36),
+        (16, winograd(2, "kh", "kw"), 36 / 16),
+        (16, winograd(4, "kh"), 12 / 6),
+        (7, winograd(4, "kh", "kw"), (7 * 3 / 12) ** 2),  # the last tile is computed whole
+        (16, (*winograd(2, "kh"), *winograd(4, "kh", "kw")), 144 / 36),
+    ],
+)
+def test_minimal_filtering_lowers_the_bound_by_the_products_that_it_saves(
+    size: int, sketches: tuple[Sketch, ...], saving: float
+) -> None:
+    """One of channels alone: their sums have no part that is not of the convolution."""
+    dag = conv(size, size, 32, 32)
+    direct = bound_s(dag, UNLIMITED, PLAIN)
+    of_sums = 2 * 32 * 32 * 9 * size * size / UNLIMITED.flops_per_s
+    expected = direct - of_sums + of_sums / saving
+    assert bound_s(dag, UNLIMITED, sketches) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_the_bound_counts_what_the_fastest_algorithm_of_the_space_computes(
+    stride: int, any_target: Target
+) -> None:
+    """With one multiply-add a term; windows that do not overlap save nothing."""
+    dag = conv(28, 28, 64, 64, stride=stride)
+    sketches = generate_sketches(dag, any_target)
+    states = {algorithm(s): replay(dag, algorithm(s)) for s in sketches}
+    computed = [s.dag.flops for s in states.values()]
+    found = bound_s(dag, UNLIMITED, sketches) * UNLIMITED.flops_per_s
+    assert 0.5 * min(computed) < found <= min(computed)
+    assert (found < dag.flops) == (stride < 3)
+
+
+def test_narrow_minimal_filtering_has_the_peak_of_narrow_products() -> None:
+    dag = conv(16, 16, 32, 32, dtype="bfloat16")
+    form = next(f for f in BF16.isa.forms if f.operands == ("bfloat16", "bfloat16"))
+    peaks = replace(UNLIMITED, dots=((form, 2 * UNLIMITED.flops_per_s),))
+    of_sums = 2 * 32 * 32 * 9 * 16 * 16 / dict(peaks.dots)[form]
+    gained = bound_s(dag, peaks, PLAIN) - bound_s(dag, peaks, winograd(2, "kh", "kw"))
+    assert gained == pytest.approx(of_sums * (1 - 16 / 36))
 
 
 def read(dag: ComputeDAG, name: str) -> int:
