@@ -27,9 +27,9 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.cache import program_store
-from autotune.codegen.team_code import JOB_BYTES, TABLE, TEAM, TEAM_BYTES
+from autotune.codegen.team.team_code import JOB_BYTES, TABLE, TEAM, TEAM_BYTES
 from autotune.dtypes import DTYPES
-from autotune.measure.program import (
+from autotune.measure.far.program import (
     Connection,
     FarCode,
     ProgramEnded,

@@ -29,7 +29,7 @@ import onnx.parser
 
 import autotune
 from autotune.api.compile.gating import compare_bench
-from autotune.measure.noise import judge, read_usage
+from autotune.measure.timing.noise import judge, read_usage
 from autotune.network.bench.gate import GateVerdict
 from benchmarks.results import FOLDER, append_row
 

@@ -42,7 +42,7 @@ from autotune.measure.build import build_program
 from autotune.measure.local import local_measurer
 from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
-from autotune.measure.peak import Peaks, measure_peaks, stay_cached
+from autotune.measure.timing.peak import Peaks, measure_peaks, stay_cached
 from autotune.network.compile.aliasing import overwritable
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps

@@ -36,7 +36,7 @@ import autotune
 from autotune import te
 from autotune.cli.options import COUNT, DURATION
 from autotune.dtypes import DTYPES
-from autotune.measure.peak import form_peaks, measure_peaks, stay_cached
+from autotune.measure.timing.peak import form_peaks, measure_peaks, stay_cached
 from autotune.network.bench.bench import BenchResult, bench
 from autotune.records import read_log
 from autotune.target import Target, host_target

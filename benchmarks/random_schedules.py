@@ -19,10 +19,10 @@ import numpy as np
 import onnx
 
 from autotune.measure.build import build_program
+from autotune.measure.far.program_device import program_device
 from autotune.measure.local import LocalDevice
 from autotune.measure.measurer import measurer_of
 from autotune.measure.options import MeasureOptions
-from autotune.measure.program_device import program_device
 from autotune.schedule.steps import Steps, steps_to_json
 from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import llvmlite.binding as llvm
 import pytest
 
-from autotune.codegen.jit import Library
-from autotune.measure.process import Child
+from autotune.codegen.image.jit import Library
+from autotune.measure.processes.process import Child
 from autotune.target import Target, cpu, cpuid, host_target, runs_here, tiles
 from autotune.target.isa import FEATURES, NAMES
 

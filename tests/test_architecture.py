@@ -189,6 +189,17 @@ def test_functions_below_the_facade_take_records() -> None:
 ABOVE_RUNTIME = ("compile", "check", "bench", "quantise", "serving")
 ABOVE_ARTIFACTS = ("compile", "runtime", "check", "bench", "quantise", "serving")
 WINGS = {
+    "autotune.codegen.emission": {"autotune.codegen.image", "autotune.codegen.team"},
+    "autotune.codegen.image": {"autotune.codegen.emission", "autotune.codegen.team"},
+    "autotune.codegen.team": {"autotune.codegen.emission"},
+    "autotune.measure.timing": {
+        "autotune.measure.processes",
+        "autotune.measure.far",
+        "autotune.measure.fleet",
+    },
+    "autotune.measure.processes": {"autotune.measure.fleet"},
+    "autotune.measure.far": {"autotune.measure.fleet"},
+    "autotune.graph.tasks": {"autotune.graph.fallback", "autotune.graph.lengths"},
     "autotune.graph.operators": {
         "autotune.graph.reader",
         "autotune.graph.passes",

@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from autotune.codegen.llvm_target import parsed, target_machine
-from autotune.measure.peak import multiply_add_loop
+from autotune.measure.timing.peak import multiply_add_loop
 from autotune.target import Target, cpuid, parse_target
 from autotune.target.isa import (
     ALIASES,

@@ -10,9 +10,9 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.machine import require_threads, told_threads, usable_cpus
-from autotune.measure import siblings
-from autotune.measure.siblings import are_faster, measured_once, rates
 from autotune.measure.threads import default_threads
+from autotune.measure.timing import siblings
+from autotune.measure.timing.siblings import are_faster, measured_once, rates
 from autotune.threads import Threads, usable_threads
 
 N_CPUS = len(usable_cpus())

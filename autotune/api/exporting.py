@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.codegen.relocations import WASM32
+from autotune.codegen.image.relocations import WASM32
 from autotune.errors import UsageError
 from autotune.file_kinds import require_folder
 from autotune.files import open_input

@@ -13,7 +13,7 @@ from autotune.codec import to_json
 from autotune.conditions import Conditions, read_conditions
 from autotune.machine import whole_cpus
 from autotune.measure.local import LocalDevice
-from autotune.measure.peak import fma_peaks
+from autotune.measure.timing.peak import fma_peaks
 from autotune.target import Target, host_target, llvm_version, runs_here
 from autotune.version import __version__
 

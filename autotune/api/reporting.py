@@ -39,7 +39,7 @@ def search_figures(log: str | Path) -> SearchFigures:
 
 def _profiles(artifact: Path, log: Path) -> dict[str, NetworkProfile]:
     from autotune.api.compile.benching import tuned_alone
-    from autotune.measure.noise import read_usage
+    from autotune.measure.timing.noise import read_usage
     from autotune.network.bench.profile import profile_tasks
     from autotune.network.runtime.loading import load
 

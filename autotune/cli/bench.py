@@ -431,7 +431,7 @@ def _put_text(result: BenchResult | CallersResult | NetworkProfile, style: str) 
 
 def _profile(compiled: Model, log_path: Path | None, time_s: float) -> NetworkProfile:
     from autotune.api.compile.benching import limits_of, tuned_alone
-    from autotune.measure.noise import read_usage
+    from autotune.measure.timing.noise import read_usage
     from autotune.network.bench.profile import profile_tasks
 
     tuned = tuned_alone(compiled, log_path)

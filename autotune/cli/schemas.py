@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict, Union, get_args
 from autotune.api.compile.gating import Provenance
 from autotune.api.info import MachineInfo
 from autotune.json_schema import Schema, schema_of
-from autotune.measure.noise import Noise
+from autotune.measure.timing.noise import Noise
 from autotune.network.bench.gate import Outcome
 from autotune.network.quantise.likeness import Likeness
 from autotune.records import InTurns

@@ -101,8 +101,8 @@ def _names_json() -> list[TargetNameOutput]:
 
 
 def _device(name: str, runner: str | None) -> Device:
+    from autotune.measure.far.program_device import program_device
     from autotune.measure.local import LocalDevice
-    from autotune.measure.program_device import program_device
     from autotune.measure.threads import default_threads
     from autotune.target import parse_target
 
@@ -112,7 +112,7 @@ def _device(name: str, runner: str | None) -> Device:
 
 def _facts(device: Device, measure: bool) -> dict[str, object]:
     """Of the machine, for people."""
-    from autotune.measure.program_device import ProgramDevice
+    from autotune.measure.far.program_device import ProgramDevice
 
     facts: dict[str, object] = {}
     if isinstance(device, ProgramDevice) and device.engine:

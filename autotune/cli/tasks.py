@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.cli.schemas import CallOutput, SettingOutput, TaskOutput, ZerosOutput
     from autotune.config import Resolved
     from autotune.graph.network import Network
-    from autotune.graph.sparse import Zeros
+    from autotune.graph.tasks.sparse import Zeros
 
 _MOST_CALLS = 3
 

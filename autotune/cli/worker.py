@@ -45,9 +45,9 @@ def command(
     """
     from autotune.api.tune.machines import served_device
     from autotune.cli.signals import end_now, exit_code, handled
-    from autotune.measure.fleet_address import Listening, is_private, listening_host
-    from autotune.measure.fleet_connection import connected_fleet
-    from autotune.measure.fleet_serving import FleetServing
+    from autotune.measure.fleet.address import Listening, is_private, listening_host
+    from autotune.measure.fleet.connection import connected_fleet
+    from autotune.measure.fleet.serving import FleetServing
 
     with connected_fleet(fleet):
         pass

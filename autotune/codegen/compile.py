@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import llvmlite.binding as llvm
 
-from autotune.codegen.emit import emit_program
+from autotune.codegen.emission.emit import emit_program
 from autotune.codegen.llvm_target import emitted, emitted_text, parsed, target_machine
 from autotune.errors import CodegenError
 from autotune.loopir.nodes import Program

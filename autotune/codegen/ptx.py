@@ -16,9 +16,9 @@ from typing import ClassVar
 import llvmlite.binding as llvm
 
 from autotune.codegen.compile import run_passes
-from autotune.codegen.emit import FunctionEmitter
+from autotune.codegen.emission.emit import FunctionEmitter
+from autotune.codegen.emission.text import I32, I64, VOID, Module, Type, Value, constant
 from autotune.codegen.llvm_target import parsed
-from autotune.codegen.text import I32, I64, VOID, Module, Type, Value, constant
 from autotune.dtypes import dtype_bytes
 from autotune.errors import CodegenError
 from autotune.loopir.launch import KernelLaunch, launches

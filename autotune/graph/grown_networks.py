@@ -37,7 +37,7 @@ from autotune.graph.state import (
     of_last_place,
     rows_axes,
 )
-from autotune.graph.subgraph import undefined
+from autotune.graph.tasks.subgraph import undefined
 from autotune.graph.together import together
 from autotune.graph.unread import without_unread
 

@@ -25,13 +25,10 @@ from autotune.config import PRECISIONS
 from autotune.errors import AutotuneError, ModelError
 from autotune.extent import Extents
 from autotune.graph.bound_model import BoundModel
-from autotune.graph.channels_first import channels_first_groups
 from autotune.graph.constant_values import Constants
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Array, Graph, Shape, TensorType, is_denormal
-from autotune.graph.joined_groups import JoinedGroups, joined_groups
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.partition import partition
 from autotune.graph.passes.pipeline import GraphPass, prepare, prepared
 from autotune.graph.ragged import Ragged
 from autotune.graph.reader.dimensions import Shapes
@@ -40,10 +37,13 @@ from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
 from autotune.graph.rewriter import RewriteLog
-from autotune.graph.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.state import StateInfo
-from autotune.graph.storage import Activation, plan_storage
-from autotune.graph.subgraph import Definitions, Subgraph, undefined
+from autotune.graph.tasks.channels_first import channels_first_groups
+from autotune.graph.tasks.joined_groups import JoinedGroups, joined_groups
+from autotune.graph.tasks.partition import partition
+from autotune.graph.tasks.sparse import Zeros, sparse_subgraphs, zeros_of
+from autotune.graph.tasks.storage import Activation, plan_storage
+from autotune.graph.tasks.subgraph import Definitions, Subgraph, undefined
 from autotune.graph.texts import NO_TEXTS, Texts
 from autotune.strides import dense
 from autotune.te.dag import ComputeDAG

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError
 from autotune.graph.ir import Graph, Node, Shape, TensorType
-from autotune.graph.subgraph import definition_of
+from autotune.graph.tasks.subgraph import definition_of
 from autotune.te.arith import Linear, bounds, linear, simplify
 from autotune.te.dag import Compute, print_expr
 from autotune.te.expr import (

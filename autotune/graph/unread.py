@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from autotune.graph.network import Chain, Network, TaskCall
-from autotune.graph.storage import Activation
+from autotune.graph.tasks.storage import Activation
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
 from autotune.te.expr import INDEX, Expr, Load, Tensor, loads, map_expr
 from autotune.te.reach import Reach, common, limited

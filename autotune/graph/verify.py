@@ -20,12 +20,12 @@ from math import prod
 from autotune.graph.ir import OPSET, Editor, Graph, Node, TensorType
 from autotune.graph.operators.definition import Layout
 from autotune.graph.operators.table import operator_of
-from autotune.graph.partition import Group
 from autotune.graph.passes.pipeline import Form
 from autotune.graph.reader.inference import Inference
 from autotune.graph.reader.opsets import schema_of
 from autotune.graph.refusals import is_refused
-from autotune.graph.subgraph import defined_type
+from autotune.graph.tasks.partition import Group
+from autotune.graph.tasks.subgraph import defined_type
 
 _TYPES = {"float32": "tensor(float)", "float64": "tensor(double)"}
 """Types whose name in ONNX is another one."""

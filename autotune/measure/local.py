@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from autotune.machine import read_limits
 from autotune.measure.build import Build, build_program
-from autotune.measure.builder import LocalBuilder
 from autotune.measure.measurer import Measurer, measurer_of
 from autotune.measure.options import MeasureOptions
-from autotune.measure.peak import Peaks, measure_peaks, stay_cached
-from autotune.measure.run_worker import setup
-from autotune.measure.runner import LocalRunner
+from autotune.measure.processes.builder import LocalBuilder
+from autotune.measure.processes.run_worker import setup
+from autotune.measure.processes.runner import LocalRunner
+from autotune.measure.timing.peak import Peaks, measure_peaks, stay_cached
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from autotune.measure.build import Build, build_program
-from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
+from autotune.measure.processes.messages import BuildResult, Time
 from autotune.measure.protocols import Builder, Built, Device, LeftOut, Runner
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps

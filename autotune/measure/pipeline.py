@@ -20,8 +20,8 @@ from typing import Any
 from autotune.machine import read_limits
 from autotune.measure.build import Build, build_program
 from autotune.measure.measurer import Measurer
-from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
+from autotune.measure.processes.messages import BuildResult, Time
 from autotune.measure.protocols import Builder, Device, LeftOut, Runner, TellsOfMachines
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps

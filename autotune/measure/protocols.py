@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from autotune.measure.build import Build
-from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
-from autotune.measure.peak import Peaks
+from autotune.measure.processes.messages import BuildResult, Time
+from autotune.measure.timing.peak import Peaks
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
 from autotune.target import Target

@@ -23,6 +23,6 @@ def explained_threads(most: int | None = None) -> Threads:
 
 def _siblings_help(core: frozenset[int]) -> bool:
     from autotune.cache import cache_folder  # both are slow to import, and seldom needed
-    from autotune.measure.siblings import measured_once
+    from autotune.measure.timing.siblings import measured_once
 
     return measured_once(core, cache_folder())

@@ -15,7 +15,7 @@ import weakref
 from functools import cache
 from typing import Protocol
 
-from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
+from autotune.measure.processes.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
 from autotune.ort.failures import remembered
 from autotune.ort.request import BackgroundJob, Failure, Found, answered
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from autotune.api.sources import model_bytes, model_files
 from autotune.codec import to_json
+from autotune.graph.fallback.shape_inputs import inputs_bound_by_value
 from autotune.graph.reader.dimensions import (
     Outline,
     batches,
@@ -30,10 +31,9 @@ from autotune.graph.reader.dimensions import (
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.mosts import open_dimensions
 from autotune.graph.reader.onnx_reader import external_files, read_outline
-from autotune.graph.shape_inputs import inputs_bound_by_value
 from autotune.machine import available_bytes, read_text, usable_cpus
-from autotune.measure.frames import Message
-from autotune.measure.supervisor import Handler
+from autotune.measure.processes.frames import Message
+from autotune.measure.processes.supervisor import Handler
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.hybrid import HybridArtifact

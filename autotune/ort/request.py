@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from autotune.api.request import CompileRequest, Dims, Shapes
 from autotune.codec import from_json
 from autotune.errors import AutotuneError, LogMismatch, NotCompilable, UsageError
-from autotune.measure.frames import Message
+from autotune.measure.processes.frames import Message
 from autotune.ort.room import MOST_SHAPES, Room
 from autotune.ort.sizes import AllSizes, OpenSizes
 from autotune.pages import SHARED

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from autotune.brief import brief
 from autotune.codec import BAD
 from autotune.display.view import stop_text
-from autotune.measure.noise import Noise
+from autotune.measure.timing.noise import Noise
 from autotune.network.bench.profile import SLOW_RATIO, NetworkProfile
 from autotune.records import InTurns
 from autotune.reporting import plots

@@ -18,7 +18,7 @@ from typing import Any
 from autotune.brief import brief
 from autotune.codec import BAD, AnyFloat
 from autotune.errors import AutotuneError, LogMismatch
-from autotune.measure.peak import Peaks
+from autotune.measure.timing.peak import Peaks
 from autotune.records import End, Header, InTurns, Log, MeasureRecord, ranked_records
 from autotune.records.distill import chosen_of
 from autotune.result import MeasureStatus

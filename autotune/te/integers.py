@@ -9,7 +9,7 @@
     Binary("bytedot", a, b)   Σ of products of their bytes, modulo 2^bits: those of a are unsigned,
                               those of b signed; an int32 holds four, the first one lowest
 
-Emitters are `INTEGERS` in `codegen/integers.py`.
+Emitters are `INTEGERS` in `codegen/emission/integers.py`.
 """
 
 from __future__ import annotations

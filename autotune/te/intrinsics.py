@@ -3,8 +3,8 @@
     Call("tanh", (x,))           oracle np.tanh · 34 instructions · 2 ULP · all x
     Call("bits_as_int32", (x,))  the same bits, of a float32, say, as an int32
 
-Emitters are `CALLS` in `codegen/math.py` and `TRIGONOMETRY` in `codegen/trigonometry.py`; a test
-holds costs and errors against the emitted code.
+Emitters are `CALLS` in `math.py` and `TRIGONOMETRY` in `trigonometry.py` of `codegen/emission`; a
+test holds costs and errors against the emitted code.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from autotune.dtypes import dtype_bytes
-from autotune.measure.peak import Peaks, Rates
+from autotune.measure.timing.peak import Peaks, Rates
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.narrow_products import product
 from autotune.schedule.steps import NarrowProducts, Winograd

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from autotune.brief import brief
 from autotune.codec import to_json
-from autotune.measure.noise import Noise
 from autotune.measure.protocols import LeftOut
+from autotune.measure.timing.noise import Noise
 from autotune.records.record import InTurns
 from autotune.result import MeasureResult
 from autotune.tuner.budget import Budget, StopReason, TaskStop

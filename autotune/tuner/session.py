@@ -23,8 +23,8 @@ from itertools import count, groupby
 from typing import TypeAlias
 
 from autotune.errors import AutotuneError
-from autotune.measure.peak import Peaks
 from autotune.measure.protocols import Built
+from autotune.measure.timing.peak import Peaks
 from autotune.records.record import End, InTurns, Log, MeasureRecord
 from autotune.result import MeasureResult
 from autotune.search.policy import Candidate, MeasuredSchedule

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.graph.network import Network
-from autotune.measure.peak import Peaks
+from autotune.measure.timing.peak import Peaks
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.te.dag import ComputeDAG

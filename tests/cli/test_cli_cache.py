@@ -15,7 +15,7 @@ from autotune.cache import FileStore
 from autotune.cli.main import run
 from autotune.graph.network import build_network
 from autotune.graph.reader import onnx_reader
-from autotune.measure.cached_map import cached_map
+from autotune.measure.processes.cached_map import cached_map
 from autotune.network.compile import sharing
 from autotune.network.runtime.loading import read_artifact
 from autotune.ort.cached import key_of_request

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import autotune
-from autotune.codegen.link import Image
+from autotune.codegen.image.link import Image
 from autotune.network.compile import compiler
 from autotune.network.compile.compiler import link_networks
 from autotune.target import parse_target

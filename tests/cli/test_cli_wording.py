@@ -20,7 +20,7 @@ from autotune.cli.wording import _NAMES, as_options
 from autotune.wording import VALUE, arguments
 
 PACKAGE = Path(autotune.__file__).parent
-OF_COMMANDS_ALONE = {"cli", "api/te/workloads.py", "measure/fleet_address.py"}
+OF_COMMANDS_ALONE = {"cli", "api/te/workloads.py", "measure/fleet/address.py"}
 """What no Python program reaches."""
 OF_OTHERS = {"toolchain.py"}
 """With options of other programs."""

@@ -1,4 +1,4 @@
-"""Run functions of `autotune.codegen.native` step by step, the threads' steps in any order.
+"""Run functions of `autotune.codegen.team.native` step by step, the threads' steps in any order.
 
 Every operation on memory is one step. Plain and releasing stores wait in a buffer of their thread:
 any of them may become visible next, but a releasing one only after all before it, and two to one
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from autotune.codegen import native
+from autotune.codegen.team import native
 
 Steps = Generator[tuple[Any, ...], int, int]
 

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.codegen.compile import assembly
-from autotune.codegen.emit import emit_program
-from autotune.codegen.lanes import NEAR_STRIDES, strided
-from autotune.codegen.text import I64, PTR, FunctionBuilder, Module, Value, vector
+from autotune.codegen.emission.emit import emit_program
+from autotune.codegen.emission.lanes import NEAR_STRIDES, strided
+from autotune.codegen.emission.text import I64, PTR, FunctionBuilder, Module, Value, vector
 from autotune.errors import CodegenError
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower

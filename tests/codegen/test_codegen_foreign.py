@@ -13,7 +13,7 @@ import pytest
 
 import autotune
 from autotune.codegen.compile import assembly
-from autotune.codegen.relocations import AARCH64, RISCV64
+from autotune.codegen.image.relocations import AARCH64, RISCV64
 from autotune.errors import ArtifactError, CodegenError
 from autotune.graph.network import build_network
 from autotune.loopir.lower import lower

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from autotune.codegen.compile import assemble
-from autotune.codegen.elf import Region, read_object
-from autotune.codegen.jit import Library
-from autotune.codegen.link import Image, Part, link
+from autotune.codegen.image.elf import Region, read_object
+from autotune.codegen.image.jit import Library
+from autotune.codegen.image.link import Image, Part, link
 from autotune.errors import CodegenError
 from autotune.target import host_target
 

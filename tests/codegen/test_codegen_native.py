@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.codegen.jit import Library
-from autotune.codegen.native_object import native_object
+from autotune.codegen.image.jit import Library
+from autotune.codegen.team.native_object import native_object
 from autotune.errors import CodegenError
 from autotune.target import host_target
 
 PROGRAM = '''
 """Arithmetic, loops, conditions, calls, and words of memory."""
-from autotune.codegen.native import add, compare_exchange, load, store
+from autotune.codegen.team.native import add, compare_exchange, load, store
 
 LIMIT = 1000
 

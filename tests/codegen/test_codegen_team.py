@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.codegen import team_code as code
+from autotune.codegen.team import team_code as code
 from tests.codegen.interleaving import Machine, Steps, as_steps
 
 N = 12

@@ -12,12 +12,12 @@ import pytest
 
 from autotune import te
 from autotune.codegen.compile import assembly
-from autotune.codegen.emit import emit_program
-from autotune.codegen.jit import Library
+from autotune.codegen.emission.emit import emit_program
+from autotune.codegen.image.jit import Library
 from autotune.errors import ArtifactError, ScheduleError
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import with_strides
-from autotune.measure.peak import form_peaks
+from autotune.measure.timing.peak import form_peaks
 from autotune.network.artifact.artifact import require_features
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import (

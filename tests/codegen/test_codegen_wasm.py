@@ -14,11 +14,11 @@ import pytest
 import autotune
 from autotune import te
 from autotune.codegen.compile import assemble, assembly
-from autotune.codegen.link import Image, Part, link
-from autotune.codegen.wasm import LIBRARY, custom_section, placing_script
+from autotune.codegen.image.link import Image, Part, link
+from autotune.codegen.image.wasm import LIBRARY, custom_section, placing_script
 from autotune.errors import CodegenError, MissingDependency
 from autotune.loopir.lower import lower
-from autotune.measure.peak import multiply_add_loop
+from autotune.measure.timing.peak import multiply_add_loop
 from autotune.schedule.steps import Split
 from autotune.search.defaults import default_steps
 from autotune.target import parse_target

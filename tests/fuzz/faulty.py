@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from autotune.measure import fleet_worker
-from autotune.measure.frames import unpacked
+from autotune.measure.fleet import worker as fleet_worker
 from autotune.measure.local import LocalDevice
+from autotune.measure.processes.frames import unpacked
 from autotune.target import Target
 
 _SOUND = fleet_worker.serve

@@ -23,7 +23,7 @@ from autotune.graph.ir import OPSET, Graph, Node, TensorType
 from autotune.graph.network import stored_network
 from autotune.graph.passes.pipeline import Form, GraphPass
 from autotune.graph.reader.onnx_nodes import proto_of, value_info
-from autotune.graph.subgraph import definition_of
+from autotune.graph.tasks.subgraph import definition_of
 from autotune.graph.verify import is_resolved, is_standard
 from autotune.te.evaluate import evaluate
 from tests.graph.onnx_models import execute

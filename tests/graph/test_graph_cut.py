@@ -12,8 +12,8 @@ from onnx import ModelProto, TypeProto
 
 from autotune.errors import ModelError, NotCompilable, UnsupportedOperator
 from autotune.graph.bound_model import BoundModel
-from autotune.graph.cut import cut_model
-from autotune.graph.cuts import Cut
+from autotune.graph.fallback.cut import cut_model
+from autotune.graph.fallback.cuts import Cut
 from autotune.graph.network import Network, build_network, network_of
 from autotune.graph.reader.onnx_reader import OnnxModel
 from tests import hybrid_models as models
@@ -130,7 +130,7 @@ def test_a_node_that_nobody_names_is_found_by_what_compiles_without_it(
             raise ModelError("the model cannot be compiled: Fault")
         return network_of(model, *others)
 
-    monkeypatch.setattr("autotune.graph.cut.network_of", fails_at_tanh)
+    monkeypatch.setattr("autotune.graph.fallback.cut.network_of", fails_at_tanh)
     text = models.TREES.replace("b = Relu (a)", "b = Tanh (a)")
     found = cut(text, tmp_path)
     assert "Tanh" in [node.op for node in found.outside]

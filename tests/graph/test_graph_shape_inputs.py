@@ -14,7 +14,7 @@ import autotune
 from autotune.api.compile.fallback import outside_texts
 from autotune.errors import ModelError
 from autotune.graph.bound_model import BoundModel
-from autotune.graph.cut import cut_model
+from autotune.graph.fallback.cut import cut_model
 from autotune.network.runtime.loading import model_of
 from tests.graph.onnx_models import onnxruntime_outputs
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from autotune.graph.network import Network, build_network, chosen
-from autotune.graph.sparse import best_blocks, to_blocks
+from autotune.graph.tasks.sparse import best_blocks, to_blocks
 from autotune.loopir.lower import lower
 from autotune.network.compile.compiler import compile_network
 from autotune.network.runtime.runtime import Model, random_inputs

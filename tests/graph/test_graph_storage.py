@@ -8,7 +8,7 @@ import numpy as np
 from onnx import NodeProto
 
 from autotune.graph.network import Network
-from autotune.graph.storage import reshape_strides
+from autotune.graph.tasks.storage import reshape_strides
 from tests.graph.onnx_models import assert_matches, model, node, upsampled_beside_a_skip
 
 PADDED = (1040, 1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autotune import te
-from autotune.codegen.emit import emit_program
+from autotune.codegen.emission.emit import emit_program
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Body, For, If, Instruction, Program
 from autotune.loopir.printer import print_program

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from autotune.codegen.emit import emit_program
+from autotune.codegen.emission.emit import emit_program
 from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import For, If, Program, Store

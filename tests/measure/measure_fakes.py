@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from autotune.codegen.compile import assemble
-from autotune.codegen.jit import Library
+from autotune.codegen.image.jit import Library
 from autotune.errors import CodegenError, ScheduleError
 from autotune.loopir.nodes import Buffer, Kernel, Program
 from autotune.measure.build import BuiltProgram

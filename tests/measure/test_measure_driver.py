@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from autotune.codegen.compile import assemble
-from autotune.codegen.jit import Library
+from autotune.codegen.image.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.errors import CodegenError
-from autotune.measure.driver import MAX_BUFFERS, Driver, TimedKernel
-from autotune.measure.executor import SharedBlock
-from autotune.measure.peak import MultiplyAddPeak, fma_peak, measure_peaks, stay_cached
+from autotune.measure.timing.driver import MAX_BUFFERS, Driver, TimedKernel
+from autotune.measure.timing.executor import SharedBlock
+from autotune.measure.timing.peak import MultiplyAddPeak, fma_peak, measure_peaks, stay_cached
 from autotune.target import host_target
 
 TARGET = host_target()

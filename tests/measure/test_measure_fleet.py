@@ -16,15 +16,17 @@ import measure_fakes as fakes
 import pytest
 
 from autotune.errors import MissingDependency
-from autotune.measure import fleet, fleet_connection, fleet_requests
-from autotune.measure.fleet import FleetDevice, fleet_devices
-from autotune.measure.fleet_connection import VersionMismatch, connected_fleet
-from autotune.measure.frames import Message, ProtocolError, packed, unpacked
+from autotune.measure.far.program_device import program_device
+from autotune.measure.fleet import connection as fleet_connection
+from autotune.measure.fleet import fleet
+from autotune.measure.fleet import requests as fleet_requests
+from autotune.measure.fleet.connection import VersionMismatch, connected_fleet
+from autotune.measure.fleet.fleet import FleetDevice, fleet_devices
 from autotune.measure.local import LocalDevice
-from autotune.measure.messages import Batch
 from autotune.measure.pipeline import PipelinedMeasurer, measurer_for
-from autotune.measure.process import WorkerError
-from autotune.measure.program_device import program_device
+from autotune.measure.processes.frames import Message, ProtocolError, packed, unpacked
+from autotune.measure.processes.messages import Batch
+from autotune.measure.processes.process import WorkerError
 from autotune.measure.protocols import Built, Device
 from autotune.records import read_log
 from autotune.result import MeasureStatus
@@ -351,7 +353,7 @@ def test_two_kinds_of_devices_are_tuned_for_in_one_log(
 
 
 def test_a_batch_is_plain_bytes_and_comes_back_whole() -> None:
-    from autotune.measure.messages import from_message, to_message
+    from autotune.measure.processes.messages import from_message, to_message
 
     with measurer_for(LocalDevice(fakes.TARGET), fakes.QUICK, fakes.build) as local:
         dag = fakes.double_dag()
@@ -367,9 +369,9 @@ def test_a_batch_is_plain_bytes_and_comes_back_whole() -> None:
 def test_a_worker_tells_what_disturbs_it_and_its_child_ends_when_it_idles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from autotune.measure import fleet_worker
-    from autotune.measure.messages import to_message
-    from autotune.measure.noise import Noise, NoiseWatch, Usage
+    from autotune.measure.fleet import worker as fleet_worker
+    from autotune.measure.processes.messages import to_message
+    from autotune.measure.timing.noise import Noise, NoiseWatch, Usage
 
     usages = (Usage(3.0 * n, 2, 3.0 * n, 0.0, 0.0) for n in range(9))
     monkeypatch.setattr(fleet_worker, "_IDLE_S", 0.2)

@@ -19,13 +19,15 @@ import measure_fakes as fakes
 import numpy as np
 import pytest
 
-from autotune.measure import fleet, fleet_connection, fleet_requests
-from autotune.measure.fleet import FleetDevice, FleetRunner
-from autotune.measure.fleet_address import kind_of
-from autotune.measure.frames import Message
-from autotune.measure.messages import BuildResult, Time, to_message
-from autotune.measure.peak import Peaks
-from autotune.measure.process import WorkerError
+from autotune.measure.fleet import connection as fleet_connection
+from autotune.measure.fleet import fleet
+from autotune.measure.fleet import requests as fleet_requests
+from autotune.measure.fleet.address import kind_of
+from autotune.measure.fleet.fleet import FleetDevice, FleetRunner
+from autotune.measure.processes.frames import Message
+from autotune.measure.processes.messages import BuildResult, Time, to_message
+from autotune.measure.processes.process import WorkerError
+from autotune.measure.timing.peak import Peaks
 from autotune.records import read_log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.tuner.bound import believed

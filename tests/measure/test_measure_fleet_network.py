@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import UsageError
-from autotune.measure.fleet_address import (
+from autotune.measure.fleet.address import (
     Listening,
     fleet_address,
     listening_host,

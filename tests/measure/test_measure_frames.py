@@ -24,8 +24,9 @@ import autotune.measure
 from autotune.codec import from_json, to_json
 from autotune.loopir.codec import program_from_json, program_to_json
 from autotune.measure.build import build_program
-from autotune.measure.frames import Channel, Closed, Late, Message, ProtocolError
-from autotune.measure.messages import (
+from autotune.measure.options import MeasureOptions
+from autotune.measure.processes.frames import Channel, Closed, Late, Message, ProtocolError
+from autotune.measure.processes.messages import (
     BuildRequest,
     BuildResult,
     Hold,
@@ -35,9 +36,8 @@ from autotune.measure.messages import (
     from_message,
     to_message,
 )
-from autotune.measure.options import MeasureOptions
-from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
-from autotune.measure.supervisor import Handler
+from autotune.measure.processes.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
+from autotune.measure.processes.supervisor import Handler
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps
 from autotune.search.sketch import generate_sketches
@@ -240,7 +240,7 @@ def test_nothing_that_runs_candidates_is_unpickled() -> None:
     folder = Path(autotune.measure.__file__).parent
     importers = [
         path.name
-        for path in folder.glob("*.py")
+        for path in folder.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Import) and any(a.name == "pickle" for a in node.names)
     ]

@@ -44,7 +44,7 @@ def descendants(session: int, others: Collection[int] = ()) -> list[int]:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            is_ours = any(b"autotune.measure.supervisor" in w for w in words)
+            is_ours = any(b"autotune.measure.processes.supervisor" in w for w in words)
             if is_ours and str(session).encode() in words:
                 found.append(int(entry.name))
     return [pid for pid in found if pid not in others]

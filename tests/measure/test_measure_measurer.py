@@ -15,9 +15,9 @@ import pytest
 
 from autotune.measure.local import local_measurer
 from autotune.measure.measurer import Measurer
-from autotune.measure.process import WorkerError
-from autotune.measure.run_worker import Hold, Time
-from autotune.measure.runner import LocalRunner
+from autotune.measure.processes.process import WorkerError
+from autotune.measure.processes.run_worker import Hold, Time
+from autotune.measure.processes.runner import LocalRunner
 from autotune.result import MeasureResult, MeasureStatus
 
 S = MeasureStatus
@@ -216,7 +216,7 @@ def test_programs_that_exceed_memory_together_are_timed_in_groups(
     monkeypatch.setattr(LocalRunner, "_ask", spy)
     assert all(r.ok for r in measure(measurer, "good", "good", "good"))
     assert asked == [Hold, Hold, Hold, Time]
-    monkeypatch.setattr("autotune.measure.runner._HELD_BYTES", 2 * 2 * 4 * fakes.N)
+    monkeypatch.setattr("autotune.measure.processes.runner._HELD_BYTES", 2 * 2 * 4 * fakes.N)
     asked.clear()
     assert all(r.ok for r in measure(measurer, "good", "good", "good"))
     assert asked == [Hold, Hold, Time, Hold, Time]
@@ -245,7 +245,7 @@ def test_interrupted_batch_leaves_no_stale_reply(
 
     measure(measurer, "good")
     with monkeypatch.context() as patch:
-        patch.setattr("autotune.measure.builder.wait", interrupt)
+        patch.setattr("autotune.measure.processes.builder.wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             measure(measurer, "wrong", "wrong")
     assert [r.status for r in measure(measurer, "good", "bad_code")] == [S.OK, S.BUILD_ERROR]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measure.noise import Noise, NoiseWatch, Usage, judge, read_usage
+from autotune.measure.timing.noise import Noise, NoiseWatch, Usage, judge, read_usage
 
 START = Usage(at_s=100.0, n_cores=4, busy_s=1000.0, steal_s=5.0, own_s=50.0)
 
@@ -115,7 +115,7 @@ def fake_proc(root: Path, processes: dict[int, tuple[int, int, str]], cores: int
 
 
 def test_processes_are_ours_or_of_another_session(tmp_path: Path) -> None:
-    me, child = os.getpid(), "python -c import.autotune.measure.supervisor [] 3 4 {} 0"
+    me, child = os.getpid(), "python -c import.autotune.measure.processes.supervisor [] 3 4 {} 0"
     proc = fake_proc(
         tmp_path / "proc",
         {

@@ -7,8 +7,8 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 from autotune.loopir.nodes import Buffer
-from autotune.measure.arena import GUARD_BYTES, Arena
 from autotune.measure.oracle import check, needs_positive, random_values, reference, tolerance
+from autotune.measure.timing.arena import GUARD_BYTES, Arena
 from autotune.strides import dense
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.expr import (

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from autotune.errors import NoValidSchedule
-from autotune.measure.parallel_map import MIN_SHARE, parallel_map
-from autotune.measure.process import ChildCrash
+from autotune.measure.processes.parallel_map import MIN_SHARE, parallel_map
+from autotune.measure.processes.process import ChildCrash
 
 MANY = list(range(8 * MIN_SHARE))
 

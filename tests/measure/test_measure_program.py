@@ -16,15 +16,10 @@ import pytest
 
 import autotune
 from autotune.codegen.compile import assemble
-from autotune.codegen.link import Part, link
+from autotune.codegen.image.link import Part, link
 from autotune.errors import CodegenError, MissingDependency, OutputError, UsageError
 from autotune.measure.build import BuiltProgram
-from autotune.measure.driver import Driver, TimedKernel
-from autotune.measure.measurer import measurer_of
-from autotune.measure.messages import Time
-from autotune.measure.options import MeasureOptions
-from autotune.measure.process import WorkerError
-from autotune.measure.program import (
+from autotune.measure.far.program import (
     Connection,
     FarBlock,
     FarCode,
@@ -34,7 +29,12 @@ from autotune.measure.program import (
     connected,
     measuring_program,
 )
-from autotune.measure.program_device import ProgramDevice, program_device
+from autotune.measure.far.program_device import ProgramDevice, program_device
+from autotune.measure.measurer import measurer_of
+from autotune.measure.options import MeasureOptions
+from autotune.measure.processes.messages import Time
+from autotune.measure.processes.process import WorkerError
+from autotune.measure.timing.driver import Driver, TimedKernel
 from autotune.network.runtime.far import FarModel
 from autotune.records import read_log
 from autotune.result import MeasureStatus

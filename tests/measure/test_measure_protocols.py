@@ -17,11 +17,11 @@ from autotune.config import TuneConfig
 from autotune.loopir.nodes import Program
 from autotune.measure.build import Build, BuiltProgram
 from autotune.measure.measurer import Measurer
-from autotune.measure.messages import BuildResult, Time
 from autotune.measure.options import MeasureOptions
-from autotune.measure.peak import Peaks
 from autotune.measure.pipeline import PipelinedMeasurer, pools_of
+from autotune.measure.processes.messages import BuildResult, Time
 from autotune.measure.protocols import Abandoned, Built
+from autotune.measure.timing.peak import Peaks
 from autotune.records import read_log
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Steps

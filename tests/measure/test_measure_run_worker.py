@@ -9,10 +9,10 @@ import measure_fakes as fakes
 import numpy as np
 import pytest
 
-from autotune.measure import run_worker
-from autotune.measure.arena import Arena
 from autotune.measure.build import build_program
-from autotune.measure.run_worker import Hold, Prepare, Prepared, RunHandler, Time
+from autotune.measure.processes import run_worker
+from autotune.measure.processes.run_worker import Hold, Prepare, Prepared, RunHandler, Time
+from autotune.measure.timing.arena import Arena
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Annotate, Split, Steps
 from autotune.te.dag import ComputeDAG, compute, placeholder

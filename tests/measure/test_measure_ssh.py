@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import MissingDependency
-from autotune.measure.process import WorkerError
-from autotune.measure.program import ProgramExecutor, connect, measuring_program
+from autotune.measure.far.program import ProgramExecutor, connect, measuring_program
+from autotune.measure.processes.process import WorkerError
 from autotune.target import host_target, parse_target
 from tests.node import node
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from autotune.measure.options import MeasureOptions
-from autotune.measure.timing import n_repeats, repeat_in_turns
+from autotune.measure.timing.timing import n_repeats, repeat_in_turns
 
 OPTIONS = MeasureOptions(repeat_target_s=0.03, min_repeats=3, max_repeats=20, repeat_wall_s=0.25)
 

@@ -7,7 +7,7 @@ from itertools import chain, islice, pairwise
 
 import pytest
 
-from autotune.measure.turns import turns
+from autotune.measure.timing.turns import turns
 
 
 @pytest.mark.parametrize("n_sides", [1, 2, 3, 4, 12])

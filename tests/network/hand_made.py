@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import llvmlite.binding as llvm
 import numpy as np
 
-from autotune.codegen.link import Image
+from autotune.codegen.image.link import Image
 from autotune.codegen.memory import aligned
-from autotune.codegen.native_object import team_object
+from autotune.codegen.team.native_object import team_object
 from autotune.network.artifact.artifact import Artifact, Endpoint, KernelInfo
 from autotune.network.artifact.table import ARENA, CONSTANTS, FIRST_BOUND
 from autotune.network.compile.compiler import link_networks

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from autotune.extent import Extent, Extents, Length, longest
 from autotune.graph.network import Network, Port, TaskCall
-from autotune.graph.storage import Activation
+from autotune.graph.tasks.storage import Activation
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.compile.compiler import compile_variants
 from autotune.network.compile.variants import tasks_of, unified

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.graph.network import Network, Port, TaskCall
-from autotune.graph.storage import Activation
+from autotune.graph.tasks.storage import Activation
 from autotune.schedule.steps import Annotate, Pack, Parallel, Reorder, Split, Steps
 from autotune.strides import dense
 from autotune.te.dag import ComputeDAG, compute, placeholder

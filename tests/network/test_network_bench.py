@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import autotune
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
-from autotune.measure.noise import Usage
+from autotune.measure.timing.noise import Usage
 from autotune.network.bench.bench import PAUSE_S, BenchResult, Timing, bench, interleave
 from autotune.network.check.check import check_onnxruntime
 from autotune.network.compile.compiler import compile_network

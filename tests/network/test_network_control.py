@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import autotune
 from autotune.errors import ArtifactError, NotCompilable
-from autotune.graph import cut
+from autotune.graph.fallback import cut
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.hybrid import HybridArtifact, leaves
 from autotune.network.runtime.hybrid_runtime import HybridModel

@@ -144,14 +144,14 @@ def child():
 in_child(child)
 """,
     "a measuring driver": """
-from autotune.measure.peak import fma_peak
+from autotune.measure.timing.peak import fma_peak
 from autotune.target import host_target
 check(model)
 in_child(lambda: fma_peak(host_target(), 2))
 """,
     "a network that is made in the child only": """
 check(model)
-import autotune.codegen.team as team
+import autotune.codegen.team.team as team
 def child():
     team.team.cache_clear()  # as if nothing of autotune had been used before the fork
     check(Model(reversing(25), 2))

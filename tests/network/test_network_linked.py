@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import autotune
-from autotune.codegen.link import Image
+from autotune.codegen.image.link import Image
 from autotune.errors import ArtifactError
 from autotune.network.compile import compiler
 from autotune.network.compile.compiler import link_networks

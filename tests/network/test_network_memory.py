@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 from autotune.codegen.memory import ALIGNMENT
 from autotune.errors import CodegenError
 from autotune.graph.network import Network, Port, TaskCall
-from autotune.graph.storage import Activation
+from autotune.graph.tasks.storage import Activation
 from autotune.network.compile.memory import (
     Block,
     align,

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 STARTED = """
 import pathlib, time
 import numpy as np
-import autotune.codegen.team as team
+import autotune.codegen.team.team as team
 from autotune.machine import usable_cpus
 from autotune.network.runtime.runtime import Model
 from autotune.topology import Topology

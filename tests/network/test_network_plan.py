@@ -12,9 +12,9 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from autotune.codegen import ports_code
-from autotune.codegen.jit import Library
-from autotune.codegen.native_object import ports_object
+from autotune.codegen.image.jit import Library
+from autotune.codegen.team import ports_code
+from autotune.codegen.team.native_object import ports_object
 from autotune.errors import UsageError
 from autotune.extent import Extent, Length, at, longest
 from autotune.network.artifact.artifact import Artifact, Endpoint

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.codegen import jit
+from autotune.codegen.image import jit
 from autotune.errors import MissingDependency, UsageError
 from autotune.network import load
 from autotune.network.artifact.artifact import Endpoint

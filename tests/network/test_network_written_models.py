@@ -13,7 +13,7 @@ from onnx import ModelProto, helper, numpy_helper, parser
 
 import autotune
 from autotune.graph.bound_model import BoundModel
-from autotune.graph.cuts import loadable_forms
+from autotune.graph.fallback.cuts import loadable_forms
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import prepare_model
 from autotune.network.artifact.hybrid import HybridArtifact, leaves

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.measure.frames import Message
-from autotune.measure.supervisor import Handler
+from autotune.measure.processes.frames import Message
+from autotune.measure.processes.supervisor import Handler
 from autotune.ort import preparing
 from autotune.ort.request import ARTIFACT, BackgroundJob, Found
 

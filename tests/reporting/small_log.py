@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.measure.peak import Peaks
+from autotune.measure.timing.peak import Peaks
 from autotune.records import End, Header, Log, MeasureRecord, Workload
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import Annotate, Parallel, Split, Steps, steps_text

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.codegen.compile import compile_program
-from autotune.codegen.jit import Library
+from autotune.codegen.image.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.pack import pack
 from autotune.dtypes import DTYPES

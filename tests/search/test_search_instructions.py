@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from autotune.codegen.arithmetic import Arithmetic
-from autotune.codegen.text import F32, FunctionBuilder, Module, vector
+from autotune.codegen.emission.arithmetic import Arithmetic
+from autotune.codegen.emission.text import F32, FunctionBuilder, Module, vector
 from autotune.search.cost.instructions import operations
 from autotune.te.dag import compute, placeholder
 from autotune.te.expr import Axis, Binary, call

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.codegen.doubles import DOUBLES
-from autotune.codegen.math import CALLS, EXACT
-from autotune.codegen.trigonometry import TRIGONOMETRY
+from autotune.codegen.emission.doubles import DOUBLES
+from autotune.codegen.emission.math import CALLS, EXACT
+from autotune.codegen.emission.trigonometry import TRIGONOMETRY
 from autotune.dtypes import DTYPES
 from autotune.loopir.lower import lower
 from autotune.loopir.python_text import print_python

@@ -7,7 +7,7 @@ from statistics import geometric_mean
 
 import pytest
 
-from autotune.measure.peak import Peaks
+from autotune.measure.timing.peak import Peaks
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import Winograd
 from autotune.search.policy import algorithm

@@ -14,7 +14,7 @@ from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.model_files import ModelSource, model_file
 from autotune.graph.reader.onnx_reader import model_hash, prepare_model
 from autotune.graph.reader.random_weights import needs_weights
-from autotune.measure.noise import read_usage
+from autotune.measure.timing.noise import read_usage
 from autotune.network.artifact.artifact import Tuned
 from autotune.network.artifact.numbers import numbers_of_dims
 from autotune.network.bench import bench as network_bench

@@ -38,8 +38,8 @@ from autotune.graph.reader.model_files import is_path
 from autotune.graph.reader.onnx_reader import model_hash
 from autotune.graph.reader.random_weights import needs_weights
 from autotune.machine import require_threads
-from autotune.measure.parallel_map import held_processes
-from autotune.measure.program_device import program_device
+from autotune.measure.far.program_device import program_device
+from autotune.measure.processes.parallel_map import held_processes
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact, Tuned
 from autotune.network.artifact.hybrid import hybrid_artifact
@@ -459,7 +459,7 @@ def _runs(plan: CompilePlan) -> Iterator[Callable[[Artifact], Model]]:
     if not plan.request.runner:
         yield partial(model_of, is_apart=True)
         return
-    from autotune.measure.program import connected, measuring_program
+    from autotune.measure.far.program import connected, measuring_program
     from autotune.network.runtime.far import FarModel
 
     program = measuring_program(plan.target, plan.store)

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from autotune.cache import FileStore
 from autotune.errors import AutotuneError
-from autotune.measure.parallel_map import OnProgress, parallel_map
+from autotune.measure.processes.parallel_map import OnProgress, parallel_map
 from autotune.records import Log, MeasureRecord, ranked_records
 from autotune.search.alike import Chosen, Known, adapted, carried, known_of
 from autotune.search.cost.analytic import estimate_s

@@ -14,13 +14,13 @@ from typing import Any
 from autotune.api.bindings import Bound, Variant
 from autotune.config import plain_precision
 from autotune.errors import AutotuneError, MissingDependency, ModelError, NotCompilable, UsageError
-from autotune.graph.control import has_control
-from autotune.graph.cut import cut_model
-from autotune.graph.cuts import Cut, Outside, Segment, loadable_forms
+from autotune.graph.fallback.control import has_control
+from autotune.graph.fallback.cut import cut_model
+from autotune.graph.fallback.cuts import Cut, Outside, Segment, loadable_forms
 from autotune.graph.network import Network, Port
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.survey import Ask, nobody
-from autotune.measure.noise import judge, read_usage
+from autotune.measure.timing.noise import judge, read_usage
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.hybrid import HybridArtifact, leaves
 from autotune.network.bench.bench import interleave

@@ -20,8 +20,8 @@ from autotune.api.request import CompileRequest, Given, Note, silent
 from autotune.cache import FileStore, key_of
 from autotune.errors import LogMismatch, ScheduleError
 from autotune.graph.network import Network, chosen
-from autotune.measure.cached_map import cached_map
-from autotune.measure.parallel_map import OnProgress
+from autotune.measure.processes.cached_map import cached_map
+from autotune.measure.processes.parallel_map import OnProgress
 from autotune.network.artifact.artifact import Tuned
 from autotune.network.compile.sharing import (
     BLOCKS,

@@ -33,10 +33,10 @@ from autotune.brief import brief, cut
 from autotune.config import resolve
 from autotune.errors import AutotuneError, DefinitionError, LogMismatch, UsageError
 from autotune.graph.network import Network, Port, TaskCall
-from autotune.graph.storage import Activation
+from autotune.graph.tasks.storage import Activation
 from autotune.machine import require_threads
-from autotune.measure.peak import fma_peak, form_peaks
 from autotune.measure.threads import default_threads
+from autotune.measure.timing.peak import fma_peak, form_peaks
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.bench.bench import Timing, interleave
 from autotune.network.compile.compiler import compile_network

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from autotune.config import TuneConfig
 from autotune.errors import LogMismatch, UsageError
 from autotune.machine import require_threads
-from autotune.measure.fleet import FleetDevice, fleet_devices
-from autotune.measure.fleet_address import is_fleet
+from autotune.measure.far.program_device import ProgramDevice, program_device
+from autotune.measure.fleet.address import is_fleet
+from autotune.measure.fleet.fleet import FleetDevice, fleet_devices
 from autotune.measure.local import LocalDevice
-from autotune.measure.program_device import ProgramDevice, program_device
 from autotune.measure.protocols import Device
 from autotune.measure.threads import default_threads
 from autotune.records import Header

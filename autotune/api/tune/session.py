@@ -51,7 +51,7 @@ from autotune.errors import LogMismatch, UsageError
 from autotune.files import paths_of
 from autotune.graph.network import Network
 from autotune.machine import read_limits
-from autotune.measure.fleet_address import is_fleet
+from autotune.measure.fleet.address import is_fleet
 from autotune.measure.memory_plan import private_bytes, require_memory
 from autotune.measure.protocols import Device
 from autotune.network.compile.variants import unified

@@ -14,7 +14,7 @@ from itertools import count
 from autotune.api.request import Note
 from autotune.api.tune.tuning import Tuning
 from autotune.api.tune.warm import WarmStart
-from autotune.measure.process import WorkerError
+from autotune.measure.processes.process import WorkerError
 from autotune.tuner import Event, OfTarget
 
 

@@ -38,16 +38,16 @@ from autotune.graph.mixture import merged_weights, replaced
 from autotune.graph.network import Network
 from autotune.machine import Limits, read_limits
 from autotune.measure.build import build_program
-from autotune.measure.cached_map import cached_map
 from autotune.measure.measurer import Measurer
 from autotune.measure.memory_plan import plan_memory, private_bytes
-from autotune.measure.noise import Noise, NoiseWatch, read_usage
 from autotune.measure.options import MeasureOptions
-from autotune.measure.parallel_map import parallel_map
-from autotune.measure.peak import Peaks
 from autotune.measure.pipeline import PipelinedMeasurer, measurer_for
+from autotune.measure.processes.cached_map import cached_map
+from autotune.measure.processes.parallel_map import parallel_map
 from autotune.measure.protocols import Device
 from autotune.measure.threads import default_threads
+from autotune.measure.timing.noise import Noise, NoiseWatch, read_usage
+from autotune.measure.timing.peak import Peaks
 from autotune.network.compile.aliasing import overwritable
 from autotune.network.compile.row_strides import dense_operands
 from autotune.records import Header, HeaderNetwork, HeaderVariant, Journal, Log, Workload

@@ -28,7 +28,7 @@ from autotune.graph.passes.pipeline import prepare_first, prepare_rest
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.refusals import require_supported
-from autotune.graph.subgraph import undefined
+from autotune.graph.tasks.subgraph import undefined
 from autotune.graph.texts import NO_TEXTS, Texts
 from autotune.graph.written import WrittenLengths
 

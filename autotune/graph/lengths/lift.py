@@ -18,7 +18,6 @@ from autotune.extent import Extents, Length
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Graph, Node, TensorType
-from autotune.graph.joined_groups import joined_groups
 from autotune.graph.lengths.definitions import GroupDefinitions, Lifted
 from autotune.graph.lengths.imports import (
     HINT,
@@ -42,9 +41,10 @@ from autotune.graph.lengths.numbers import (
 from autotune.graph.lengths.writing import written_in
 from autotune.graph.network import Network, Port, as_stated, assembled, named
 from autotune.graph.operators.state import APPEND
-from autotune.graph.partition import Group, partition
-from autotune.graph.storage import Activation, plan_storage
-from autotune.graph.subgraph import Subgraph, form_of, group_definition
+from autotune.graph.tasks.joined_groups import joined_groups
+from autotune.graph.tasks.partition import Group, partition
+from autotune.graph.tasks.storage import Activation, plan_storage
+from autotune.graph.tasks.subgraph import Subgraph, form_of, group_definition
 from autotune.strides import dense
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import INDEX, Axis, mul

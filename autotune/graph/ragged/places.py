@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from autotune.errors import AutotuneError
 from autotune.graph.ir import Graph, Node, Shape, TensorType
 from autotune.graph.samples import keeps_apart
-from autotune.graph.subgraph import definition_of
+from autotune.graph.tasks.subgraph import definition_of
 from autotune.te.expr import Expr, Load, Reduce
 
 BATCH, SEQUENCE = 7, 29

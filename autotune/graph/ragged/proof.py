@@ -19,7 +19,7 @@ from autotune.errors import AutotuneError
 from autotune.graph.ir import Array, Graph, Node
 from autotune.graph.passes.pipeline import prepare
 from autotune.graph.ragged.places import BATCH, SEQUENCE, TokenPlaces, Tokens
-from autotune.graph.subgraph import definition_of
+from autotune.graph.tasks.subgraph import definition_of
 from autotune.te.evaluate import evaluate
 
 Rows: TypeAlias = Sequence[tuple[int, int]]

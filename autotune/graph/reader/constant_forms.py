@@ -17,10 +17,10 @@ from enum import IntEnum
 
 import numpy as np
 
+from autotune.graph.fallback.shape_inputs import SHAPE_OPERANDS
 from autotune.graph.ir import Array, Editor, Node, TensorType
 from autotune.graph.operators.definition import Trait
 from autotune.graph.operators.table import operator_of
-from autotune.graph.shape_inputs import SHAPE_OPERANDS
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import numpy as np
 
 from autotune.dtypes import DTYPES
 from autotune.errors import UnsupportedOperator
+from autotune.graph.fallback.shape_inputs import SHAPE_OPERANDS
 from autotune.graph.ir import Array, Node, Shape, TensorType, unsupported
 from autotune.graph.operators.state import (
     BELOW,
@@ -34,7 +35,6 @@ from autotune.graph.reader.growth import FILLED
 from autotune.graph.reader.static_caches import SCATTERS, TENSOR_SCATTER
 from autotune.graph.reader.unused_places import LOWEST, NEUTRAL, ZERO_KEEPING, follows_places
 from autotune.graph.rewriter import Rewriter
-from autotune.graph.shape_inputs import SHAPE_OPERANDS
 
 
 @dataclass

@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 
 from onnx import ModelProto, NodeProto, numpy_helper
 
+from autotune.graph.fallback.shape_inputs import SHAPE_OPERANDS
 from autotune.graph.operators.recurrent_steps import GATES
 from autotune.graph.reader.dimensions import batches, free_symbols, input_names, input_ranks
-from autotune.graph.shape_inputs import SHAPE_OPERANDS
 
 RECURRENT = (*GATES, "Loop", "Scan")
 """Operators whose steps are nodes."""

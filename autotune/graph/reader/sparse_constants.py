@@ -2,7 +2,7 @@
 
     values [1, 2], indices [0, 3], of shape 2x2  ─►  [[1, 0], [0, 2]]
 
-What multiplies by them finds the zeros again (`graph/sparse.py`).
+What multiplies by them finds the zeros again (`graph/tasks/sparse.py`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 
 from autotune.brief import brief
 from autotune.codec import LEFT_OUT, REQUIRED, Apart, Coded, Holds, from_json, to_json, within
-from autotune.codegen.link import Image
+from autotune.codegen.image.link import Image
 from autotune.codegen.memory import ALIGNMENT, aligned
 from autotune.config import MOST_THREADS, PRECISION_NAMES
 from autotune.dtypes import PORT_TYPES, numpy_dtype, stored_dtype

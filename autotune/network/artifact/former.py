@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from autotune.codec import BAD, coded, to_json, within
-from autotune.codegen.link import Image, Part, link
+from autotune.codegen.image.link import Image, Part, link
 from autotune.errors import CodegenError
 from autotune.network.artifact.artifact import MOST_PARTS, Artifact, joined_variants, read_parts
 from autotune.network.artifact.container import (

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from autotune.brief import brief
 from autotune.codec import Apart, to_json
-from autotune.codegen.link import Image, link
+from autotune.codegen.image.link import Image, link
 from autotune.codegen.memory import aligned
-from autotune.graph.cuts import Cut, Segment
+from autotune.graph.fallback.cuts import Cut, Segment
 from autotune.graph.network import Port
 from autotune.network.artifact.artifact import (
     OF_VARIANT,

@@ -13,9 +13,9 @@ from itertools import accumulate
 from typing import Annotated, Any, get_type_hints
 
 from autotune.codec import LEFT_OUT, Holds, Misfit, coded
-from autotune.codegen.elf import Region
-from autotune.codegen.link import Image
-from autotune.codegen.relocations import MACHINES, WASM32
+from autotune.codegen.image.elf import Region
+from autotune.codegen.image.link import Image
+from autotune.codegen.image.relocations import MACHINES, WASM32
 from autotune.dtypes import DTYPES, PORT_TYPES, dtype_bytes
 from autotune.extent import Length, longest
 from autotune.graph.ragged import Ragged

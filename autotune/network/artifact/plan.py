@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.codegen import ports_code as code
+from autotune.codegen.team import ports_code as code
 from autotune.dtypes import dtype_bytes
 from autotune.extent import Extent, Length
 from autotune.network.artifact.artifact import Artifact, Endpoint

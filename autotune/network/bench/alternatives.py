@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.turns import turns
+from autotune.measure.timing.turns import turns
 from autotune.network.bench.gate import (
     GateVerdict,
     Outcome,

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.brief import cut
-from autotune.measure.noise import Noise, Usage, judge
-from autotune.measure.turns import turns
+from autotune.measure.timing.noise import Noise, Usage, judge
+from autotune.measure.timing.turns import turns
 from autotune.network.bench.core_latency import CoreLatency
 from autotune.network.check.differences import flat_outputs, max_error
 from autotune.network.runtime.baselines import Runner

@@ -23,8 +23,8 @@ import numpy as np
 
 from autotune.brief import cut
 from autotune.errors import UsageError
-from autotune.measure.noise import Usage, judge
-from autotune.measure.turns import turns
+from autotune.measure.timing.noise import Usage, judge
+from autotune.measure.timing.turns import turns
 from autotune.network.bench.bench import PAUSE_S, Comparison, error_on, percentile
 from autotune.network.runtime.baselines import Runner
 from autotune.network.runtime.runtime import Model, random_inputs

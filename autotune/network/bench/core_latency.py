@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Callable
 
-from autotune.codegen.gang import gang
-from autotune.codegen.jit import Library
+from autotune.codegen.image.jit import Library
 from autotune.codegen.memory import aligned
-from autotune.codegen.native import give_way, load_acquire, store_release
-from autotune.codegen.native_object import native_object
+from autotune.codegen.team.gang import gang
+from autotune.codegen.team.native import give_way, load_acquire, store_release
+from autotune.codegen.team.native_object import native_object
 from autotune.target import Target
 
 TRIPS = 500

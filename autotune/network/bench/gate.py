@@ -31,9 +31,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.driver import Driver
-from autotune.measure.peak import MultiplyAddPeak
-from autotune.measure.turns import turns
+from autotune.measure.timing.driver import Driver
+from autotune.measure.timing.peak import MultiplyAddPeak
+from autotune.measure.timing.turns import turns
 from autotune.network.runtime.loading import loaded_anew
 from autotune.network.runtime.runtime import Model
 from autotune.target import Target

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.measure.peak import form_peaks, measure_peaks, memory_rate
+from autotune.measure.timing.peak import form_peaks, measure_peaks, memory_rate
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.work import work_at
 

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.brief import brief
-from autotune.measure.noise import Noise, Usage, judge
-from autotune.measure.turns import turns
+from autotune.measure.timing.noise import Noise, Usage, judge
+from autotune.measure.timing.turns import turns
 from autotune.network.artifact.artifact import KernelInfo, Tuned
 from autotune.network.artifact.hybrid import ONNX_TASK
 from autotune.network.runtime.kernel_time import KernelTime

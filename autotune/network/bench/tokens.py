@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.brief import cut
-from autotune.measure.noise import Usage, judge
-from autotune.measure.turns import turns
+from autotune.measure.timing.noise import Usage, judge
+from autotune.measure.timing.turns import turns
 from autotune.network.bench.bench import PAUSE_S, Comparison
 from autotune.network.runtime.token_loops import Begin
 from autotune.units import format_seconds

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from autotune.errors import MissingDependency, ModelError, WrongNumbers
+from autotune.graph.fallback.shape_inputs import inputs_bound_by_value
 from autotune.graph.network import Network
-from autotune.graph.shape_inputs import inputs_bound_by_value
 from autotune.network.artifact.hybrid import HybridArtifact
 from autotune.network.check.accuracy import GIVEN, Report, Tally, worst_of
 from autotune.network.check.check_inputs import check_inputs

@@ -19,7 +19,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from autotune.errors import MissingDependency, ModelError
-from autotune.graph.segments import reads
+from autotune.graph.fallback.segments import reads
 from autotune.network.check.differences import difference, flat_outputs, tolerance
 from autotune.network.check.oracles import Arrays, by_onnxruntime, by_reference
 

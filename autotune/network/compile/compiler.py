@@ -16,18 +16,18 @@ from typing import TypeAlias
 
 from autotune.cache import FileStore, key_of, package_key
 from autotune.codegen.compile import LLVM_VERSION, compile_program
-from autotune.codegen.link import Image, Part, link
-from autotune.codegen.native_object import ports_object, team_object
-from autotune.codegen.ports_code import EXPORTED, SYMBOLS
+from autotune.codegen.image.link import Image, Part, link
+from autotune.codegen.team.native_object import ports_object, team_object
+from autotune.codegen.team.ports_code import EXPORTED, SYMBOLS
 from autotune.config import AUTO
 from autotune.errors import CodegenError, NoValidSchedule
 from autotune.graph.network import Network, TaskCall
 from autotune.loopir.guarding import MAX_WEIGHT
 from autotune.loopir.limited_stores import limited, with_limited_stores
 from autotune.loopir.nodes import Program, with_strides
-from autotune.measure.cached_map import cached_map
-from autotune.measure.parallel_map import OnProgress
-from autotune.measure.process import ChildCrash
+from autotune.measure.processes.cached_map import cached_map
+from autotune.measure.processes.parallel_map import OnProgress
+from autotune.measure.processes.process import ChildCrash
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.container import Bytes
 from autotune.network.artifact.table import RUN, entry_name

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autotune.codegen.team import SYMBOLS
+from autotune.codegen.team.team import SYMBOLS
 from autotune.network.artifact.table import PROFILE, RUN, entry_name
 from autotune.target import Target
 from autotune.target.isa import Isa

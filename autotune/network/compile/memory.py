@@ -20,7 +20,7 @@ from autotune.codegen.memory import ALIGNMENT
 from autotune.dtypes import dtype_bytes
 from autotune.errors import CodegenError
 from autotune.graph.network import Network
-from autotune.graph.storage import Activation
+from autotune.graph.tasks.storage import Activation
 from autotune.strides import dense, spanned
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from autotune.codegen.elf import Region
-from autotune.codegen.link import Image
-from autotune.codegen.relocations import MACHINES
+from autotune.codegen.image.elf import Region
+from autotune.codegen.image.link import Image
+from autotune.codegen.image.relocations import MACHINES
 
 IMAGE_FILE, CONSTANTS_FILE = "image.bin", "constants.bin"
 """Files that the assembly takes bytes from."""

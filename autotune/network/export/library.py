@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.codegen import ports_code
-from autotune.codegen.team import SYMBOLS
+from autotune.codegen.team import ports_code
+from autotune.codegen.team.team import SYMBOLS
 from autotune.errors import ArtifactError
 from autotune.files import cannot_write, make_folder, replacing
 from autotune.network.artifact.artifact import Artifact

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.codegen import ports_code
-from autotune.codegen.wasm import custom_section, placing_script
+from autotune.codegen.image.wasm import custom_section, placing_script
+from autotune.codegen.team import ports_code
 from autotune.dtypes import dtype_bytes
 from autotune.errors import ArtifactError
 from autotune.extent import Extent, Length

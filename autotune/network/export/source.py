@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 
-from autotune.codegen import ports_code, team, team_code
+from autotune.codegen.team import ports_code, team, team_code
 from autotune.dtypes import dtype_bytes
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.plan import call_plan

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
-from autotune.codegen.relocations import WASM32
+from autotune.codegen.image.relocations import WASM32
 from autotune.dtypes import DTYPES
 from autotune.errors import ArtifactError
 from autotune.extent import Length

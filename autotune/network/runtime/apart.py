@@ -24,8 +24,8 @@ from typing import Any
 
 from autotune import errors
 from autotune.errors import AutotuneError
-from autotune.measure.frames import MAX_BYTES, Message
-from autotune.measure.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
+from autotune.measure.processes.frames import MAX_BYTES, Message
+from autotune.measure.processes.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
 from autotune.network.runtime.apart_server import FAILED, REFUSED
 from autotune.network.runtime.onnxruntime_package import is_installed, onnxruntime_package
 from autotune.network.runtime.ort_sessions import SessionSetting

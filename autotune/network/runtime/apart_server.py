@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Any
 
 from autotune.errors import AutotuneError
-from autotune.measure.frames import Message
-from autotune.measure.supervisor import Handler
+from autotune.measure.processes.frames import Message
+from autotune.measure.processes.supervisor import Handler
 from autotune.network.runtime.onnxruntime_package import onnxruntime_package
 from autotune.network.runtime.ort_sessions import SessionSetting, ort_session, run_session
 from autotune.network.runtime.plain_values import packed, unpacked

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from autotune.codegen import team_code
+from autotune.codegen.team import team_code
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
-from autotune.measure.executor import SharedBlock
-from autotune.measure.program import Connection, FarBlock, FarCode, ProgramEnded
+from autotune.measure.far.program import Connection, FarBlock, FarCode, ProgramEnded
+from autotune.measure.timing.executor import SharedBlock
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.numbers import require_numbers
 from autotune.network.artifact.table import ARENA, CONSTANTS, RUN, entry_name

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codegen import ports_code
-from autotune.codegen.forks import forks
-from autotune.codegen.jit import Library
+from autotune.codegen.image.jit import Library
 from autotune.codegen.memory import aligned
-from autotune.codegen.team import SYMBOLS, Functions, Job, team
+from autotune.codegen.team import ports_code
+from autotune.codegen.team.forks import forks
+from autotune.codegen.team.team import SYMBOLS, Functions, Job, team
 from autotune.errors import ArtifactError, CodegenError
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.plan import CallPlan, call_plan
