@@ -204,6 +204,8 @@ def __getattr__(name: str) -> Any:
     if not name.startswith("_"):
         with suppress(AttributeError):
             return import_module("autotune.ort.names").attribute(name, "autotune")
+        with suppress(AttributeError):
+            return import_module("autotune.former_names").former_name(name)
     raise AttributeError(f"module 'autotune' has no attribute '{name}'")
 
 

@@ -57,7 +57,7 @@ def main(
     compiled = (
         autotune.compile(model, capacity=past + tokens, threads=threads, check=False)
         if artifact is None
-        else autotune.load(artifact, n_threads=threads)
+        else autotune.load(artifact, threads=threads)
     )
     found = autotune.bench_tokens(compiled, past, tokens, against, model, seconds)
     times = {

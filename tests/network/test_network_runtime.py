@@ -229,7 +229,7 @@ def test_an_artifact_from_before_the_team_runs(n_threads: int) -> None:
 def test_load_gives_a_model_that_describes_itself(tmp_path: object) -> None:
     path = f"{tmp_path}/r.atn"
     reversing(3).save(path)
-    model = load(path, n_threads=2)
+    model = load(path, threads=2)
     assert [(e.name, e.shape, e.dtype) for e in model.input_info] == [("x", (2, 48), "float32")]
     assert [(e.name, e.shape, e.dtype) for e in model.output_info] == [("y", (96,), "float32")]
     assert np.array_equal(model.run({"x": vector()})["y"], expected(vector(), 3))

@@ -23,6 +23,7 @@ from autotune.codec import from_json
 from autotune.dtypes import numpy_dtype
 from autotune.errors import ArtifactError, UsageError
 from autotune.extent import Extent, Extents, Length
+from autotune.former_names import renamed
 from autotune.graph.texts import Texts
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.artifact.numbers import variant_of
@@ -68,7 +69,8 @@ class ExportedModel:
     Raises ArtifactError for a file that is no such library, or is for another CPU.
     """
 
-    def __init__(self, path: str | Path, n_threads: int | None = None, callers: int = 1) -> None:
+    @renamed("0.3", n_threads="threads")
+    def __init__(self, path: str | Path, threads: int | None = None, callers: int = 1) -> None:
         self.path = Path(path).resolve()
         name = self.path.name.removeprefix("lib").split(".")[0]
         try:
@@ -99,7 +101,7 @@ class ExportedModel:
         self._border = None if texts is None else Border(from_json(Texts, texts))
         self._handle = ctypes.c_void_p()
         create = self._function(f"{name}_create", ctypes.c_int, *[ctypes.c_void_p] * 2)
-        options = _Options(threads=n_threads or 0, callers=callers)
+        options = _Options(threads=threads or 0, callers=callers)
         self._require(create(ctypes.byref(options), ctypes.byref(self._handle)))
         destroy = self._function(f"{name}_destroy", None, ctypes.c_void_p)
         end = weakref.finalize(self, destroy, self._handle)

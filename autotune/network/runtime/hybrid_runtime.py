@@ -47,13 +47,13 @@ class HybridModel(Model):
     def __init__(
         self,
         artifact: HybridArtifact,
-        n_threads: int | None = None,
+        threads: int | None = None,
         memory: Memory | None = None,
         is_apart: bool = False,
     ) -> None:
-        require_threads(n_threads, are_here=False)
-        self._asked = n_threads
-        self.n_threads = n_threads or default_threads(artifact.n_threads)
+        require_threads(threads, are_here=False)
+        self._asked = threads
+        self.n_threads = threads or default_threads(artifact.n_threads)
         self.artifact = artifact
         self.segments = artifact.segments
         self._memory = memory or Memory(artifact)

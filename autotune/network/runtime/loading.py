@@ -23,6 +23,7 @@ import numpy as np
 from autotune.codegen.memory import aligned
 from autotune.errors import ArtifactError, AutotuneError, UsageError
 from autotune.files import open_input
+from autotune.former_names import renamed
 from autotune.machine import read_limits, require_threads
 from autotune.measure.memory_plan import private_bytes
 from autotune.network.artifact import container
@@ -56,8 +57,9 @@ _COPIES = 3
 _ZIP_MAGIC = b"PK\x03\x04"
 
 
-def load(path: str | Path, n_threads: int | None = None, memory: str = SHARED) -> Model:
-    """Load a compiled network; `n_threads` as in `Model`, but no more than there are cores.
+@renamed("0.3", n_threads="threads")
+def load(path: str | Path, threads: int | None = None, memory: str = SHARED) -> Model:
+    """Load a compiled network; `threads` as in `Model`, but no more than there are cores.
 
     `memory`: of the constants. "shared": they are mapped from the file, so that all processes that
     load it have them once; replace the file (a rename, as `compile` and `save` do it), but do not
@@ -69,10 +71,10 @@ def load(path: str | Path, n_threads: int | None = None, memory: str = SHARED) -
     Raises as `read_artifact` does, ArtifactError for one that is compiled for another CPU, and
     UsageError for a number of threads that is out of range.
     """
-    require_threads(n_threads)
+    require_threads(threads)
     artifact = read_artifact(path, memory)
     require_features(artifact.target, f"'{path}'")
-    return model_of(artifact, n_threads)
+    return model_of(artifact, threads)
 
 
 def model_of(artifact: Artifact, n_threads: int | None = None, is_apart: bool = False) -> Model:

@@ -27,6 +27,7 @@ from autotune.codegen.memory import Recycled
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
 from autotune.extent import at
+from autotune.former_names import renamed
 from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import (
@@ -60,7 +61,7 @@ Array = NDArray[Any]
 
 
 class Model:
-    """A network ready to run on `n_threads` threads (None: as many as it was tuned for, or
+    """A network ready to run on `threads` threads (None: as many as it was tuned for, or
     fewer where fewer are usable, see `measure.threads`).
 
     Threads may call it at once: each caller has working memory of its own, all share the constants.
@@ -83,13 +84,14 @@ class Model:
     _whole: tuple[Model, Mapping[str, int]] | None = None
     """The model that it is one size of, and its numbers."""
 
+    @renamed("0.3", n_threads="threads")
     def __init__(
-        self, artifact: Artifact, n_threads: int | None = None, memory: Memory | None = None
+        self, artifact: Artifact, threads: int | None = None, memory: Memory | None = None
     ) -> None:
-        require_threads(n_threads, are_here=False)
+        require_threads(threads, are_here=False)
         require_features(artifact.target, artifact.name)
-        self._asked = n_threads
-        self.n_threads = n_threads or default_threads(artifact.n_threads)
+        self._asked = threads
+        self.n_threads = threads or default_threads(artifact.n_threads)
         self.artifact = artifact
         self._memory = memory or Memory(artifact)
         self._code = NetworkCode(self._memory.library, artifact)
