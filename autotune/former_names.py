@@ -6,7 +6,7 @@
     FORMER = {"unpack": Former("0.3", "autotune.load", "autotune.runtime.load")}  of `autotune`
 
 A version that is written here is the one in which the name went; the next but one has it no more
-(`tests/compatibility/test_former_names.py`). docs/compatibility.md is the promise.
+(`tests/compatibility/test_compatibility_names.py`). docs/compatibility.md is the promise.
 """
 
 from __future__ import annotations
