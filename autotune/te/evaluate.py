@@ -178,8 +178,8 @@ def _scanned(op: Compute, n_apart: int, values: Env) -> Array:
 
 
 def _running(op: Compute, n_apart: int, values: Env) -> Array | None:
-    """The running sum or product y[…, i] = (y[…, i - 1] or neutral where i is 0) ∘ f(…, i) as one of
-    NumPy's; None for other scans."""
+    """A scan y[…, i] = (y[…, i - 1], neutral where i is 0) ∘ f(…, i) as a running sum or product of
+    NumPy's; None for others."""
     body = op.body
     if n_apart != len(op.axes) - 1 or not isinstance(body, Binary) or body.op not in _RUNNING:
         return None

@@ -238,7 +238,7 @@ def test_a_third_size_is_named(tmp_path: Path) -> None:
     onnx.save(Encoder(1).proto(), str(tmp_path / "encoder.onnx"))
     sizes = [Length("batch", 2), Length("sequence", 4), Length("rows", 2)]
     dims = {"ids": (sizes[0], sizes[1]), "mask": (sizes[2], sizes[1])}
-    with pytest.raises(NotLifted, match="'rows' is a size beside.*dims={'rows': 'batch'}"):
+    with pytest.raises(NotLifted, match=r"'rows' is a size beside.*dims={'rows': 'batch'}"):
         ragged_network(BoundModel(tmp_path / "encoder.onnx"), dims)
 
 

@@ -62,7 +62,7 @@ def _accumulated(
         return sub(idx(x.shape[-1] - 1), at) if is_reverse else at
 
     def body(y: Tensor) -> Expr:
-        own = x[(*rows, place(i.var))]
+        own: Expr = x[(*rows, place(i.var))]
         if node.attrs.get("exclusive", 0):
             own = select(is_behind, x[(*rows, place(before))], neutral)
         return binary(kind.join, select(is_behind, y[(*rows, before)], neutral), own)
