@@ -21,7 +21,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help tune test test-untimed test-timing test-all test-targets test-fast soak lint format types docs bench golden clean
+.PHONY: help tune test test-untimed test-timing test-all test-targets test-fast soak release lint format types docs bench golden clean
 
 help:  ## Show this text
 	@echo 'usage: make [target] [MODEL=model.onnx] [TIME=10m] [ARGS="--threads 2"] [PYTHON=python3.12]'
@@ -66,7 +66,7 @@ format: $(DEV_STAMP)  ## Format the code, and mend what can be mended
 	$(BIN)/ruff format .
 
 types: $(DEV_STAMP)  ## Check types, strictly
-	$(BIN)/mypy --strict autotune autotune_command.py autotune_operators benchmarks examples
+	$(BIN)/mypy --strict autotune autotune_command.py autotune_operators benchmarks examples release
 
 docs: $(DEV_STAMP)  ## Build the pages of docs/ into build/docs; a warning is an error
 	$(BIN)/python -m benchmarks.results --check
@@ -74,6 +74,14 @@ docs: $(DEV_STAMP)  ## Build the pages of docs/ into build/docs; a warning is an
 
 golden: $(DEV_STAMP)  ## Rewrite tests/golden from what the code prints now (read the diff!)
 	$(BIN)/python -m pytest -q --update-golden $(ARGS)
+
+release: $(DEV_STAMP)  ## Make the commit, the distributions and the tag of VERSION (docs/releasing.md)
+	@test -n '$(VERSION)' || { echo 'usage: make release VERSION=0.3.0'; exit 2; }
+	$(BIN)/python -m release.prepare $(VERSION)
+	$(BIN)/python -m release.build
+	$(BIN)/python -m release.walk dist/autotune_compiler-$(VERSION)-*.whl $(ARGS)
+	git tag -a v$(VERSION) -m 'autotune $(VERSION)'
+	@echo 'next: git push origin HEAD v$(VERSION), which publishes it'
 
 bench: $(DEV_STAMP)  ## Best kernels found for GEMM and convolutions (ResNet-50's), beside the FMA peak
 	$(BIN)/python -m benchmarks.kernels $(ARGS)
@@ -90,7 +98,7 @@ $(BIN)/python:
 	  { echo 'hint: on Debian and Ubuntu, apt-get install python3-venv'; rm -rf $(VENV); exit 1; }
 
 $(RUN_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[tune]'
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml constraints.txt | $(BIN)/python

@@ -90,7 +90,6 @@ THIRD_PARTY_HOMES = {
 }
 RUNTIME_DEPENDENCIES = {
     "click",
-    "lightgbm",
     "llvmlite",
     "ml_dtypes",
     "numpy",

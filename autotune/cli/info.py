@@ -32,14 +32,25 @@ def command(name: str | None, no_measure: bool, style: str) -> None:
     from autotune.api.info import machine_info
     from autotune.target import parse_target
 
-    variables = {n: v for n, v in sorted(os.environ.items()) if n.startswith("AUTOTUNE_")}
     target = parse_target(name) if name else None
     with counting("peak rates measured") as tell:
-        found = machine_info(target, not no_measure, variables, tell)
+        found = machine_info(target, not no_measure, _variables(), tell)
     if style == "json":
         put_json(found.to_json())
         return
     put("\n".join(_text(found)))
+
+
+def put_facts() -> None:
+    """What a report of a fault needs to know of this machine: all of `info` but peak rates."""
+    from autotune.api.info import machine_info
+
+    found = machine_info(measure=False, variables=_variables())
+    put("\n".join(f"{title:<{_WIDTH}}  {text}" for title, text in _rows(found) if text))
+
+
+def _variables() -> dict[str, str]:
+    return {n: v for n, v in sorted(os.environ.items()) if n.startswith("AUTOTUNE_")}
 
 
 def _text(found: MachineInfo) -> Iterator[str]:

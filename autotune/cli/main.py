@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 import click
 
-from autotune.cli.console import STDOUT_HINT, Invocation, common_options, put, say_error
+from autotune.cli.console import STDOUT_HINT, Invocation, common_options, invocation, put, say_error
 from autotune.cli.examples import examples_text
 from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.errors import AutotuneError, ExitCode
@@ -83,11 +83,22 @@ Exit codes: 0 ok · 1 failure · 2 usage · 3 a task without a valid schedule ·
     invoke_without_command=True,
     no_args_is_help=False,
 )
-@click.version_option(__version__, "-V", "--version", message="autotune %(version)s")
+@click.option(
+    "-V",
+    "--version",
+    "asks_version",
+    is_flag=True,
+    help="Show the version; with --verbose all that a report of a fault needs.",
+)
 @common_options
 @click.pass_context
-def app(ctx: click.Context) -> None:
+def app(ctx: click.Context, asks_version: bool) -> None:
     """Find the fastest program for every part of an ONNX model on this CPU, and compile it."""
+    if asks_version:
+        put(f"autotune {__version__}")
+        if invocation().verbose:
+            importlib.import_module("autotune.cli.info").put_facts()
+        ctx.exit()
     if ctx.invoked_subcommand is None:
         put(ctx.get_help())
 

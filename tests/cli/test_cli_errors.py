@@ -20,7 +20,7 @@ from autotune.network import load
 from autotune.network.runtime.loading import read_artifact
 from autotune.records import Journal, read_log, write_log
 from tests.cli.conftest import mlp
-from tests.forking import Cli, Outcome, in_process
+from tests.forking import Cli, Outcome, environment, in_process
 
 
 def refused(outcome: Outcome, code: int, *texts: str) -> None:
@@ -198,6 +198,23 @@ def test_inputs_that_do_not_fit(here: Cli, artifact: Path, model: Path, tmp_path
 
 def test_unknown_tasks(here: Cli, tuned: Path) -> None:
     refused(here("explain", tuned, "--task", "99"), 2, "no task '99'", "from 0 to 1")
+
+
+def test_tuning_without_lightgbm_is_one_line(model: Path, tmp_path: Path) -> None:
+    """Before the log is made; other commands need none of it."""
+    hidden = "import sys; sys.modules['lightgbm'] = None; from autotune.cli.main import run; "
+    for words, code in ((["tune", str(model), "--log", "l.jsonl"], 1), (["tasks", str(model)], 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{hidden} sys.exit(run({words!r}))"],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert ("hint: pip install lightgbm" in done.stderr) == bool(code)
+    assert not (tmp_path / "l.jsonl").exists()
 
 
 def test_missing_libgomp_is_one_line(cli: Cli, model: Path, tmp_path: Path) -> None:

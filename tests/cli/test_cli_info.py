@@ -9,6 +9,7 @@ import pytest
 
 from autotune.cli.main import run
 from autotune.target import host_target, parse_target
+from autotune.version import __version__
 
 
 def test_facts_of_this_machine(
@@ -35,3 +36,15 @@ def test_another_cpu_is_described_and_not_measured(capsys: pytest.CaptureFixture
     target = parse_target("neoverse-v1")
     assert f"{target.cpu}, aarch64, vectors of 256 bits" in text
     assert "GFLOP/s" not in text
+
+
+def test_a_version_has_what_a_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"autotune {__version__}\n"
+    assert run(["-V", "--verbose"]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows["autotune"] == __version__
+    assert {"processor", "target", "system", "versions", "cache"} <= rows.keys()
+    assert "thread" not in rows
+    assert run(["--version", "tune"]) == 0
+    assert capsys.readouterr().out == f"autotune {__version__}\n"

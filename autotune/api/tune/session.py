@@ -57,6 +57,7 @@ from autotune.measure.protocols import Device
 from autotune.network.compile.variants import unified
 from autotune.records import Header, Journal, Log, read_log, require_new_log
 from autotune.records.store import Where, absolute, store_to_read
+from autotune.search.cost.ranker import require_lightgbm
 from autotune.search.partial import Rule
 from autotune.target import Target, is_of_file
 from autotune.target.tiles import denial
@@ -297,7 +298,11 @@ class OpenSession:
 
 @contextmanager
 def create(prepared: PreparedModel, log_path: Path) -> Iterator[OpenSession]:
-    """A session with a new log, which is open inside the block. Raises OutputError."""
+    """A session with a new log, which is open inside the block.
+
+    Raises OutputError, and MissingDependency without the ranker's library.
+    """
+    require_lightgbm()
     networks, config, others = prepared.networks, prepared.config, prepared.others
     source, variants = prepared.source, prepared.variants
     headers = []
@@ -321,8 +326,9 @@ def reopen(request: ResumeRequest) -> Iterator[OpenSession]:
     """The session of a log that was written before, open inside the block.
 
     Raises LogMismatch for a log of another CPU or without its tasks, LogBusy where another process
-    is writing it.
+    is writing it, MissingDependency without the ranker's library.
     """
+    require_lightgbm()
     path, begun_s = Path(request.log), time.monotonic()
     with Journal.open(path) as journal:
         log = journal.log

@@ -15,11 +15,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.errors import MissingDependency
 from autotune.search.cost.features import NAMES
 
 if TYPE_CHECKING:
@@ -62,6 +64,14 @@ CAREFUL = PARAMETERS | {
 }
 """Where all samples are of other tasks."""
 _CAREFUL_ROUNDS = 100
+
+
+def require_lightgbm() -> None:
+    """Raise MissingDependency where nothing can be learnt: before a session makes its log."""
+    if find_spec("lightgbm") is None:
+        raise MissingDependency(
+            "tuning learns with LightGBM, which is not installed", "pip install lightgbm"
+        )
 
 
 @dataclass

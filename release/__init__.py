@@ -1,0 +1,3 @@
+"""What makes a release: docs/releasing.md."""
+
+from __future__ import annotations
