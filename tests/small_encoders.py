@@ -14,9 +14,15 @@ MOST_ROWS, LONGEST, WIDTH, HEADS, WORDS = 5, 19, 16, 2, 40
 
 
 class Encoder:
-    """A text encoder that mixes rows by attention, with a token's and a row's output."""
+    """A text encoder that mixes rows by attention, with a token's and a row's output.
 
-    def __init__(self, n_layers: int, masked: bool = True) -> None:
+    `by_ids`: positions count ids that are not 1, as RoBERTa does, else places of the mask.
+    """
+
+    def __init__(
+        self, n_layers: int, masked: bool = True, longest: int = LONGEST, by_ids: bool = False
+    ) -> None:
+        self.longest, self.by_ids = longest, by_ids
         self.nodes: list[Any] = []
         self.weights: list[Any] = []
         self.rng = np.random.default_rng(0)
@@ -51,9 +57,13 @@ class Encoder:
         return self.value(np.array(values, np.int64))
 
     def positions(self) -> str:
-        """Counted by the mask, as RoBERTa does."""
-        places = self("CumSum", self("Cast", "mask", to=7), self.value(np.array(1)))
-        return self("Gather", self.weight(LONGEST + 1, WIDTH), places)
+        counted = self("Cast", "mask", to=7)
+        if self.by_ids:
+            is_padding = self("Equal", "ids", self.value(np.array(1)))
+            counted = self("Cast", self("Not", is_padding), to=7)
+        places = self("CumSum", counted, self.value(np.array(1)))
+        places = self("Mul", places, counted)
+        return self("Gather", self.weight(self.longest + 1, WIDTH), places)
 
     def masking(self) -> str:
         off = self("Sub", self.value(np.ones(1, np.float32)), self("Cast", "mask", to=1))

@@ -145,14 +145,17 @@ def _results(a: Compute, b: Compute, known: Known) -> Iterator[int | None]:
     """Layouts of the result of a computation in which samples are independent."""
     n, m = PROOF_EXTENTS
     if a.tensor.shape == b.tensor.shape:
+        known = {**known, a.name: None}  # a scan reads itself
         one = _form(a, None, known, n)
         if one is not None and one == _form(b, None, known, m):
             yield None
         return
     for place in (_Place(*d) for d in _dims(a.tensor.shape, b.tensor.shape)):
+        step = place.step(a.tensor.shape)
+        known = {**known, a.name: step}
         one = _form(a, place, known, n)
         if one is not None and one == _form(b, place, known, m):
-            yield place.step(a.tensor.shape)
+            yield step
 
 
 class _Foreign(Exception):

@@ -34,10 +34,15 @@ from autotune.te.expr import (
     Select,
     Tensor,
     Var,
+    compare,
     dtype_of,
     f32,
     identity,
     idx,
+    loads,
+    maximum,
+    select,
+    sub,
     substitute,
     variables,
 )
@@ -152,6 +157,9 @@ def _all_points(op: Compute, values: Env) -> Array:
 
 def _scanned(op: Compute, n_apart: int, values: Env) -> Array:
     """Elements one after the other, those of parts that do not depend on one another at once."""
+    running = _running(op, n_apart, values)
+    if running is not None:
+        return running
     record = DTYPES[op.tensor.dtype]
     out = np.full(op.tensor.shape, math.nan if record.is_float else 0, _computed(record.name))
     known = {**values, op.name: out}
@@ -167,6 +175,26 @@ def _scanned(op: Compute, n_apart: int, values: Env) -> Array:
         element = _all_points(Compute(tensor, whole, body), known)
         out[(..., *at)] = element.reshape(op.tensor.shape[:n_apart])
     return out
+
+
+def _running(op: Compute, n_apart: int, values: Env) -> Array | None:
+    """A scan y[…, i] = (y[…, i - 1], neutral where i is 0) ∘ f(…, i) as a running sum or product of
+    NumPy's; None for others."""
+    body = op.body
+    if n_apart != len(op.axes) - 1 or not isinstance(body, Binary) or body.op not in _RUNNING:
+        return None
+    *rows, i = (a.var for a in op.axes)
+    before = op.tensor[(*rows, maximum(sub(i, idx(1)), idx(0)))]
+    neutral = Const(DTYPES[op.tensor.dtype].literal(_RUNNING[body.op][0]), op.tensor.dtype)
+    own = any(x.tensor.name == op.name for x in loads(body.b))
+    if own or body.a != select(compare("lt", idx(0), i), before, neutral):
+        return None
+    terms = _point(body.b, _grid(op.axes), values)
+    terms = np.broadcast_to(terms, op.tensor.shape).astype(_computed(op.tensor.dtype))
+    return _RUNNING[body.op][1].accumulate(terms, axis=-1, dtype=terms.dtype)
+
+
+_RUNNING: Mapping[str, tuple[int, np.ufunc]] = {"add": (0, np.add), "mul": (1, np.multiply)}
 
 
 def _at(axis: Axis, indices: Mapping[str, Expr]) -> Axis:

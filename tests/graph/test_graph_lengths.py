@@ -142,6 +142,25 @@ def causal() -> Case:
     return Case(proto, {"x": (B, S, 8)}, SEQUENCES)
 
 
+def running() -> Case:
+    """Sums and products of a length beyond any block, in all ways, along the last axis and not."""
+    ways = [(op, e, r, a) for op in ("CumSum", "CumProd") for e, r, a in RUNNING_WAYS]
+    nodes = [
+        node(op, f"x {'two' if axis == 2 else 'one'}", f"y{n}", exclusive=e, reverse=r)
+        for n, (op, e, r, axis) in enumerate(ways)
+    ]
+    constants = {"one": np.int64(1), "two": np.int64(2)}
+    outputs = " ".join(f"y{n}" for n in range(len(ways)))
+    proto = model(nodes, {"x": ("b", "s", "t")}, constants, outputs, opset=26)
+    dims = {"x": (B, Length("s", 300), Length("t", 130))}
+    numbers = [dict(zip(("batch", "s", "t"), n, strict=True)) for n in RUNNING_SIZES]
+    return Case(proto, dims, numbers)
+
+
+RUNNING_WAYS = ((0, 0, 1), (1, 0, 2), (0, 1, 2), (1, 1, 1))
+RUNNING_SIZES = ((1, 1, 1), (2, 127, 128), (1, 300, 129), (3, 5, 64))
+
+
 def joined() -> Case:
     """What lies behind a length in a Concat, and the last of its places."""
     nodes = [
@@ -199,7 +218,7 @@ def image() -> Case:
     return Case(proto, {"x": (B, 3, 16, W)}, IMAGES)
 
 
-CASES = (encoder, flat_rows, causal, joined, patches, image)
+CASES = (encoder, flat_rows, causal, running, joined, patches, image)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

@@ -456,7 +456,6 @@ def test_running_sum(
     exclusive: int,
     tmp_path: Path,
 ) -> None:
-    """Short ones term by term, long ones in blocks, very long ones in blocks of blocks."""
     feeds = {"x": integers(rng, -9, 9, *shape, dtype=dtype)}
     op = node("CumSum", "x a", exclusive=exclusive, reverse=reverse)
     assert_right(op, feeds, tmp_path, {"a": np.array(axis)}, dtype)

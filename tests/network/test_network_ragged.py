@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 
 import autotune
 from autotune.errors import UsageError
+from autotune.extent import Length
+from autotune.graph.bound_model import BoundModel
+from autotune.graph.lengths.imports import NotLifted
+from autotune.graph.ragged.model import ragged_network
 from autotune.network.runtime import row_parts
 from autotune.network.runtime.ragged import places_of
 from autotune.network.runtime.runtime import Model
@@ -24,11 +28,11 @@ Array = NDArray[Any]
 Compiled = tuple[Model, Any, list[str]]
 
 
-def _compiled(folder: Path, n_layers: int, masked: bool = True) -> Compiled:
+def _compiled(folder: Path, n_layers: int, longest: int = LONGEST, **how: bool) -> Compiled:
     ort = pytest.importorskip("onnxruntime")
     path, notes = folder / "encoder.onnx", list[str]()
-    onnx.save(Encoder(n_layers, masked).proto(), str(path))
-    dims = {"batch": f"..{MOST_ROWS}", "sequence": f"..{LONGEST}"}
+    onnx.save(Encoder(n_layers, longest=longest, **how).proto(), str(path))
+    dims = {"batch": f"..{MOST_ROWS}", "sequence": f"..{longest}"}
     done = autotune.compile(path, dims=dims, ragged=True, note=notes.append)
     done.artifact.save(folder / "encoder.atn")
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -213,6 +217,38 @@ def test_a_runner_checks_networks_over_tokens(tmp_path: Path) -> None:
     done = autotune.compile(Encoder(1, True).proto(), dims=dims, ragged=True, runner=runner)
     assert done.report is not None
     assert done.artifact.ragged is not None
+
+
+@pytest.mark.slow
+def test_long_rows_whose_positions_count_ids_are_packed(tmp_path: Path) -> None:
+    """As RoBERTa, XLM-R and MPNet count them: a running sum of one form at every length."""
+    compiled = _compiled(tmp_path, 1, longest=200, by_ids=True)
+    assert compiled[0].is_ragged
+    for counts in ([127, 128, 1], [200, 3], [64, 65]):
+        _require_equal(compiled, counts)
+    model, session, _ = compiled
+    rows = [np.array([5, 1, 7]), np.arange(2, 40).repeat(4)]
+    for row, found in zip(rows, model.run_ragged({"ids": rows})["hidden"], strict=True):
+        ids = row[None].astype(np.int64)
+        (wanted,) = session.run(["hidden"], {"ids": ids, "mask": np.ones_like(ids)})
+        assert np.allclose(found, wanted[0], atol=2e-5)
+
+
+def test_a_third_size_is_named(tmp_path: Path) -> None:
+    onnx.save(Encoder(1).proto(), str(tmp_path / "encoder.onnx"))
+    sizes = [Length("batch", 2), Length("sequence", 4), Length("rows", 2)]
+    dims = {"ids": (sizes[0], sizes[1]), "mask": (sizes[2], sizes[1])}
+    with pytest.raises(NotLifted, match=r"'rows' is a size beside.*dims={'rows': 'batch'}"):
+        ragged_network(BoundModel(tmp_path / "encoder.onnx"), dims)
+
+
+@pytest.mark.slow
+def test_rows_that_other_runtimes_refuse_are_checked_by_definitions(tmp_path: Path) -> None:
+    """The table of positions ends in front of the longest row."""
+    proto, dims = Encoder(1, longest=4).proto(), {"batch": "..2", "sequence": "..8"}
+    done = autotune.compile(proto, dims=dims, ragged=True)
+    assert done.artifact.ragged is not None
+    assert done.report is not None
 
 
 @pytest.mark.slow

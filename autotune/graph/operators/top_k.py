@@ -19,7 +19,6 @@ import numpy as np
 
 from autotune.dtypes import is_float
 from autotune.graph.ir import Node, Shape
-from autotune.graph.operators.cumulative_sum import in_blocks, reshaped
 from autotune.graph.operators.definition import Operands, Operator, Scope, axes_of, tensor
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
@@ -73,13 +72,29 @@ def _best(rw: Rewriter, x: str, axis: int, k: int) -> tuple[str, str]:
 
 def _best_of_blocks(rw: Rewriter, x: str, axis: int, k: int, size: int) -> tuple[str, str]:
     """TopK of every block, then of the results; equal elements stay in order."""
-    blocks = in_blocks(rw, x, axis, size, _last(rw.types[x].dtype, rw.attr("largest", 1)))
+    blocks = _in_blocks(rw, x, axis, size, _last(rw.types[x].dtype, rw.attr("largest", 1)))
     n_blocks, rank = rw.types[blocks].shape[axis], len(rw.types[blocks].shape)
     best, inside = _best(rw, blocks, axis + 1, k)
-    value, among = _best(rw, reshaped(rw, best, axis, n_blocks * k, n_axes=2), axis, k)
+    value, among = _best(rw, _reshaped(rw, best, axis, n_blocks * k, n_axes=2), axis, k)
     first = size * np.arange(n_blocks).reshape([-1 if a == axis else 1 for a in range(rank)])
-    at = reshaped(rw, rw("Add", inside, rw.array(first)), axis, n_blocks * k, n_axes=2)
+    at = _reshaped(rw, rw("Add", inside, rw.array(first)), axis, n_blocks * k, n_axes=2)
     return value, rw("GatherElements", at, among, shape=rw.types[among].shape, axis=axis)
+
+
+def _reshaped(rw: Rewriter, x: str, axis: int, *extents: int, n_axes: int = 1) -> str:
+    """x with `n_axes` dimensions from `axis` on replaced by `extents`."""
+    shape = rw.types[x].shape
+    return rw("Reshape", x, shape=(*shape[:axis], *extents, *shape[axis + n_axes :]))
+
+
+def _in_blocks(rw: Rewriter, x: str, axis: int, size: int, fill: float) -> str:
+    """x (…, n, …) as (…, ⌈n / size⌉, size, …), padded with `fill` at the end."""
+    kind = rw.types[x]
+    n = kind.shape[axis]
+    if n % size:
+        more = np.full((*kind.shape[:axis], -n % size, *kind.shape[axis + 1 :]), fill, kind.dtype)
+        x = rw("Concat", x, rw.array(more), axis=axis)
+    return _reshaped(rw, x, axis, -(-n // size), size)
 
 
 def _last(dtype: str, largest: int) -> float:

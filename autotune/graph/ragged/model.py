@@ -22,6 +22,7 @@ from autotune.graph.ragged.places import BATCH, OTHERS, SEQUENCE, Tokens
 from autotune.graph.ragged.proof import ANYWHERE, BEHIND, is_padding
 from autotune.graph.ragged.work import work_of
 from autotune.graph.reader.onnx_reader import OnnxModel
+from autotune.wording import arguments
 
 
 def ragged_network(
@@ -52,6 +53,12 @@ def _plan(model: OpenModel) -> RaggedModel:
     if not masks:
         raise NotLifted("no input has a batch and a sequence", "compile it without `ragged`")
     batch, sequence = masks[0][1:]
+    if more := sorted(model.mosts.keys() - {batch, sequence}):
+        same = arguments(dims={more[0]: batch})
+        raise NotLifted(
+            f"'{more[0]}' is a size beside batch '{batch}' and sequence '{sequence}'; "
+            f"where it is one of these, say so: {same}",
+        )
     sizes = ((BATCH, SEQUENCE), *OTHERS)
     read = [model.read_at({batch: b, sequence: s})[1] for b, s in sizes]
     tokens = Tokens(read)

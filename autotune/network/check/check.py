@@ -192,6 +192,9 @@ def _evaluated(model: Model, network: Network, inputs: Mapping[str, Array]) -> d
     """`evaluate_network`; raises ModelError where a part of the model is not in the network."""
     if isinstance(model.artifact, HybridArtifact):
         raise ModelError("no oracle can run the model on such inputs")
+    if model.ragged_ports is not None:  # all places, as `sized` models compute
+        n = inputs[model.ragged_ports.ragged.mask].size
+        inputs = model.ragged_ports.with_places(inputs, n)
     return evaluate_network(network, inputs)
 
 
