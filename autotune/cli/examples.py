@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 EXAMPLES = {
+    "demo": ("", "--time 60s -o demo"),
     "tune": (
         "model.onnx --time 10m",
         "model.onnx --dim batch=1,8 --threads 2 --log model.jsonl",

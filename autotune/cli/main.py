@@ -20,6 +20,7 @@ from autotune.version import __version__
 
 # Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
 _COMMANDS = {
+    "demo": "The first minute: compile, compare and tune a network that it makes.",
     "tune": "Search for the fastest program of every part of a model, and log it.",
     "resume": "Go on with a tuning session that was killed or has ended.",
     "distill": "Keep only the best record of every task.",
