@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from autotune.api.tune.model import tune as tune
     from autotune.api.tune.model import tuning as tuning
     from autotune.api.tune.tune_result import TuneResult as TuneResult
+    from autotune.errors import ArgumentError as ArgumentError
     from autotune.errors import ArtifactError as ArtifactError
     from autotune.errors import AutotuneError as AutotuneError
     from autotune.errors import CodegenError as CodegenError
@@ -128,6 +129,7 @@ _NAMES = {
     "autotune.api.te.task": ("Best", "Function", "Task", "TaskTiming"),
     "autotune.api.tune.tune_result": ("TuneResult",),
     "autotune.errors": (
+        "ArgumentError",
         "ArtifactError",
         "AutotuneError",
         "CodegenError",

@@ -52,6 +52,10 @@ class UsageError(AutotuneError):
     exit_code = ExitCode.USAGE
 
 
+class ArgumentError(UsageError, TypeError):
+    """A function does not take these arguments: a name that it has not, or one too few."""
+
+
 class ModelError(AutotuneError):
     """The model cannot be read: truncated, empty, or not ONNX."""
 

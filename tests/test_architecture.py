@@ -35,6 +35,7 @@ FLOORS = {
     "json_schema": 0,
     "machine": 0,
     "names": 0,
+    "calls": 0,
     "former_names": 0,
     "telemetry": 0,
     "pages": 0,

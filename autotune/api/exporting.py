@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from autotune.calls import checked
 from autotune.codegen.image.relocations import WASM32
 from autotune.errors import UsageError
 from autotune.file_kinds import require_folder
@@ -21,6 +22,7 @@ from autotune.toolchain import toolchain
 WEIGHTS = ("embedded", "separate")
 
 
+@checked
 def export(
     artifact: Artifact | str | Path,
     folder: str | Path | None = None,

@@ -22,7 +22,17 @@ from autotune.api.compile.compiling import compile_plan, plan
 from autotune.api.compile.fallback import Sources
 from autotune.api.compile.mixed_precision import most_within, seconds_by_product
 from autotune.api.compile.selection import CompilePlan, Progress, no_progress
-from autotune.api.request import CompileRequest, Dims, Given, Like, Note, Shapes, by_fields, silent
+from autotune.api.request import (
+    CompileRequest,
+    Dims,
+    Given,
+    Like,
+    Note,
+    Shapes,
+    by_fields,
+    logged,
+    silent,
+)
 from autotune.api.sources import model_bytes, model_files
 from autotune.brief import brief
 from autotune.config import AUTO_MAX_ERROR, LEAST_AGREEMENT
@@ -89,7 +99,7 @@ class QuantiseRequest:
     agreement: float = LEAST_AGREEMENT
     max_error: float = AUTO_MAX_ERROR
     force: bool = False
-    note: Note = silent
+    note: Note = logged
 
 
 @brief

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.calls import checked
 from autotune.records import read_log
 from autotune.reporting.figures import SearchFigures, compared, figures_of
 from autotune.reporting.report import SearchReport
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _PROFILED_S = 1.0
 
 
+@checked
 def report(
     log: str | Path, artifact: str | Path | None = None, against: str | Path | None = None
 ) -> SearchReport:

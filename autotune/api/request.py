@@ -9,6 +9,7 @@ A field is a keyword of the library's functions (`by_fields`) and an option of t
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, is_dataclass, replace
@@ -16,6 +17,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
+from autotune.calls import require_call
 from autotune.files import Files
 from autotune.graph.state import SCORES
 
@@ -48,6 +50,11 @@ Note: TypeAlias = "Callable[[str], None]"
 
 def silent(text: str) -> None:
     """No progress callback."""
+
+
+def logged(text: str) -> None:
+    """Tell the logger `autotune`, at the level INFO: `logging.basicConfig(level="INFO")`."""
+    logging.getLogger("autotune").info("%s", text)
 
 
 def never() -> bool:
@@ -97,7 +104,8 @@ class Request(Source):
     an emulator or a shell elsewhere (`measure.program`); this process by default. `max_error`,
     `precision`: as of `TuneConfig`. `store`: a folder or URL with records of other sessions
     (`autotune distill --store`), "none" for none; by default that of AUTOTUNE_STORE, else of the
-    cache folder. `note` is told, in a line each, what a user should know.
+    cache folder. `note` is told, in a line each, what a user should know; the logger
+    `autotune` by default.
     """
 
     _: KW_ONLY
@@ -107,7 +115,7 @@ class Request(Source):
     max_error: float | None = None
     precision: str | None = None
     store: str | Path | None = None
-    note: Note = silent
+    note: Note = logged
 
 
 @dataclass(frozen=True)
@@ -178,7 +186,7 @@ class ResumeRequest:
     warm_start: Files = ()
     store: str | Path | None = None
     stop: Callable[[], bool] = never
-    note: Note = silent
+    note: Note = logged
     rules: Sequence[Rule] = ()
 
 
@@ -205,14 +213,17 @@ def by_fields(record: Callable[P, R]) -> Callable[[Callable[[R], T]], Callable[P
     kinds = [kind for kind in reversed(inspect.getmro(record)) if is_dataclass(kind)]  # type: ignore[arg-type]
 
     def of(function: Callable[[R], T]) -> Callable[P, T]:
+        taken = inspect.signature(record)
+
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            require_call(function.__name__, taken, args, kwargs)
             return function(record(*args, **kwargs))
 
         told = (function.__doc__, *(kind.__doc__ for kind in kinds))
         call.__doc__ = "\n\n".join(inspect.cleandoc(text or "") for text in told)
         made = inspect.signature(function).return_annotation
-        call.__signature__ = inspect.signature(record).replace(  # type: ignore[attr-defined]
+        call.__signature__ = taken.replace(  # type: ignore[attr-defined]
             return_annotation=made
         )
         return call

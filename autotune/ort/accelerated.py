@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.calls import PublicNames
 from autotune.errors import UsageError
 from autotune.files import stamp
 from autotune.machine import told_threads
@@ -58,7 +59,7 @@ def accelerated(package: Any) -> type:
     """The session class over a package `onnxruntime`."""
     base: Any = package.InferenceSession
 
-    class InferenceSession(base):  # type: ignore[misc]
+    class InferenceSession(PublicNames, base):  # type: ignore[misc]
         """A model ready to run: ONNX Runtime's session, and compiled networks in its place.
 
         See `AcceleratedArguments`; `fallback=False`, `operators` or `capacity`: the session that

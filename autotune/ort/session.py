@@ -24,6 +24,7 @@ from autotune import names
 from autotune.api.bindings import arrays_of
 from autotune.api.request import Dims, made_by_fields
 from autotune.cache import FileStore
+from autotune.calls import PublicNames
 from autotune.errors import UsageError
 from autotune.graph.reader.grown import growth_of
 from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
@@ -68,7 +69,7 @@ class NodeArg:
     shape: list[Extent]
 
 
-class InferenceSession:
+class InferenceSession(PublicNames):
     """A model ready to run: the interface of `onnxruntime.InferenceSession`, compiled for this CPU.
 
     See `SessionArguments`; of `sess_options` the threads and dimensions count; `providers`,

@@ -136,7 +136,7 @@ def test_a_model_in_memory_is_asked_for_again_where_a_file_would_be_read(tmp_pat
     compiled = autotune.Model(autotune.compile(MODEL, threads=1).artifact)
     with pytest.raises(autotune.UsageError, match="came from no file"):
         autotune.bench(compiled, "onnxruntime")
-    with pytest.raises(autotune.UsageError, match="a float is no model"):
+    with pytest.raises(autotune.UsageError, match="a value of type float is no model"):
         autotune.compile(3.5)  # type: ignore[arg-type]
 
 

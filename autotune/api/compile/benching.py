@@ -9,6 +9,7 @@ from typing import Any, overload
 from autotune.api.compile.compiling import Compiled
 from autotune.api.compile.selection import tuned_latencies
 from autotune.api.origins import origin
+from autotune.calls import checked
 from autotune.errors import LogMismatch, UsageError
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.reader.model_files import ModelSource, model_file
@@ -69,6 +70,7 @@ def bench(
 ) -> CallersResult: ...
 
 
+@checked
 def bench(
     compiled: Model | Compiled | str | Path,
     against: str | Sequence[str] = (),
@@ -139,6 +141,7 @@ def of_one_size(
     return model.variant(inputs)
 
 
+@checked
 def bench_tokens(
     compiled: Model | Compiled | str | Path,
     prompt: int = 128,

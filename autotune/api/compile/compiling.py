@@ -48,6 +48,7 @@ from autotune.network.check.experience import Experience
 from autotune.network.check.size_check import check_any, fits
 from autotune.network.check.state_check import check_state
 from autotune.network.compile.compiler import compile_variants
+from autotune.network.runtime.arguments import Inputs
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
 from autotune.records import Header, Log, MeasureRecord, read_log
@@ -222,6 +223,19 @@ class Compiled:
     def error(self) -> float | None:
         """The largest of the check; None where it was not checked."""
         return self.report.error if self.report else None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the artifact to a file, as `Artifact.save`; returns its path."""
+        self.artifact.save(Path(path))
+        return Path(path)
+
+    def model(self, threads: int | None = None) -> Model:
+        """The network ready to run, as `load` gives it of a file."""
+        return model_of(self.artifact, threads)
+
+    def run(self, inputs: Inputs) -> dict[str, Any]:
+        """Outputs of one inference by name; for many take a `model` once."""
+        return self.model().run(inputs)
 
 
 def compile_plan(plan: CompilePlan, sources: Sources | None = None) -> Compiled:

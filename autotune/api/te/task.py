@@ -30,6 +30,7 @@ from autotune.api.te.schedule import Schedule, python_text
 from autotune.api.tune.model import resuming, tune_network
 from autotune.api.tune.tune_result import Events
 from autotune.brief import brief, cut
+from autotune.calls import PublicNames
 from autotune.config import resolve
 from autotune.errors import AutotuneError, DefinitionError, LogMismatch, UsageError
 from autotune.graph.network import Network, Port, TaskCall
@@ -75,7 +76,7 @@ class Best:
         return fragment([Sheet("Best program", ("", ""), facts), Listing("Steps", steps)])
 
 
-class Task:
+class Task(PublicNames):
     """A computation on `threads` threads of `target` (default: `measure.threads`, of this CPU).
 
     `target`: the name of a CPU, or a Target. `workload`: a function that returns the

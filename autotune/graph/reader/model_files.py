@@ -56,7 +56,7 @@ def _write(model: object, path: Path) -> None:
             path.write_bytes(model.SerializeToString(deterministic=True))
         case _:
             raise UsageError(
-                f"a {type(model).__name__} is no model",
+                f"a value of type {type(model).__name__} is no model",
                 "give the path of an ONNX file, its bytes, or an onnx.ModelProto",
             )
 

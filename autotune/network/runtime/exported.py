@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.calls import PublicNames
 from autotune.codec import from_json
 from autotune.dtypes import numpy_dtype
 from autotune.errors import ArtifactError, UsageError
@@ -63,7 +64,7 @@ class LibraryPort:
         return Endpoint(self.name, self.shapes[variant], self.dtype.name, 0, extents=extents)
 
 
-class ExportedModel:
+class ExportedModel(PublicNames):
     """A network in a library of C. Threads may call it at once: `callers` at a time, others wait.
 
     Raises ArtifactError for a file that is no such library, or is for another CPU.

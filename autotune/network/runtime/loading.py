@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from autotune.calls import checked
 from autotune.codegen.memory import aligned
 from autotune.errors import ArtifactError, AutotuneError, UsageError
 from autotune.files import open_input
@@ -58,6 +59,7 @@ _ZIP_MAGIC = b"PK\x03\x04"
 
 
 @renamed("0.3", n_threads="threads")
+@checked
 def load(path: str | Path, threads: int | None = None, memory: str = SHARED) -> Model:
     """Load a compiled network; `threads` as in `Model`, but no more than there are cores.
 

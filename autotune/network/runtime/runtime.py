@@ -23,6 +23,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.brief import cut
+from autotune.calls import PublicNames
 from autotune.codegen.memory import Recycled
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
@@ -60,7 +61,7 @@ from autotune.wording import arguments
 Array = NDArray[Any]
 
 
-class Model:
+class Model(PublicNames):
     """A network ready to run on `threads` threads (None: as many as it was tuned for, or
     fewer where fewer are usable, see `measure.threads`).
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.calls import PublicNames
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
 from autotune.graph.state import MOST_PROMPT, NO_ROWS
@@ -45,7 +46,7 @@ from autotune.network.runtime.state_file import Kinds, plain, read_state, write_
 Array = NDArray[Any]
 
 
-class ModelSession:
+class ModelSession(PublicNames):
     """A state of a model, and the steps that advance it. One thread at a time may use it.
 
     `model`: one with a state. Other sessions of the model share its weights and its code.
