@@ -46,6 +46,14 @@ class AutotuneError(Exception):
             self.add_note(f"hint: {self.hint}")
 
 
+def without_frames(error: BaseException) -> None:
+    """Forget what an error, that is kept as a reason, came through: frames hold whole models, and a
+    list of reasons in one of these holds the error, until a garbage collection."""
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__, one = None, one.__cause__ or one.__context__
+
+
 class UsageError(AutotuneError):
     """A wrong option, a missing file, a value out of range."""
 

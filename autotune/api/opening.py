@@ -28,10 +28,11 @@ from autotune.api.open_sizes import (
     weight_of,
 )
 from autotune.api.ranges import told
-from autotune.errors import ModelError, UnsupportedOperator, UsageError
+from autotune.errors import ModelError, UnsupportedOperator, UsageError, without_frames
 from autotune.extent import Length
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph
+from autotune.graph.lengths.imports import light
 from autotune.graph.lengths.lift import lifted_network
 from autotune.graph.network import Network, named
 from autotune.graph.reader.dimensions import Outline, extents_at, shapes_at, symbols, tied
@@ -195,10 +196,12 @@ class _Search:
                 raise NotOpened(self._reason)
             try:
                 read = named(partial(self.model.load, shapes))
-                self.graphs[key] = named(partial(import_graph, read, self.model.operators))
+                graph = named(partial(import_graph, read, self.model.operators))
+                self.graphs[key] = light(graph)
             except UnsupportedOperator:
                 raise
             except ModelError as error:
+                without_frames(error)
                 self.graphs[key] = error
         found = self.graphs[key]
         if isinstance(found, Graph):
@@ -422,6 +425,7 @@ class _Search:
             extents = extents_at(outline, lengths, shapes)
             network = lifted_network(self.model, extents, self.precision)
         except (ModelError, UsageError) as error:
+            without_frames(error)
             self.refusals.append(error.message)
             for name in lengths:
                 self.why.setdefault(name, error.message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +14,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from autotune.errors import ModelError
 from autotune.extent import Extents, Length
-from autotune.graph.lengths.imports import NotLifted
+from autotune.graph.lengths.imports import ImportedModel, NotLifted
 from tests.graph.lifted import assert_lifted, lifted
 from tests.graph.onnx_models import model, node
 from tests.graph.open_graphs import CHANNELS, OpenGraph
@@ -218,7 +220,29 @@ def image() -> Case:
     return Case(proto, {"x": (B, 3, 16, W)}, IMAGES)
 
 
-CASES = (encoder, flat_rows, causal, running, joined, patches, image)
+def chosen_rows() -> Case:
+    """One row of each sequence, as exporters of PyTorch index flattened ones: the row in which an
+    element is largest, and the last."""
+    nodes = [
+        node("ReduceMax", "x", "tops", axes=[2], keepdims=0),
+        node("ArgMax", "tops", "at", axis=1, keepdims=0),
+        node("Flatten", "x", "rows", axis=2),
+        node("Shape", "x", "b", end=1),
+        node("Shape", "x", "s", start=1, end=2),
+        node("Squeeze", "b", "n"),
+        node("Range", "zero n one", "numbers"),
+        node("Mul", "numbers s", "begins"),
+        node("Add", "begins at", "places"),
+        node("Gather", "rows places", "y"),
+        node("Sub", "s one", "end"),
+        node("Add", "begins end", "ends"),
+        node("Gather", "rows ends", "z"),
+    ]
+    constants = {"zero": np.int64(0), "one": np.int64(1)}
+    return Case(model(nodes, {"x": ("b", "s", 8)}, constants, "y z"), {"x": (B, S, 8)}, SEQUENCES)
+
+
+CASES = (encoder, flat_rows, causal, running, joined, patches, image, chosen_rows)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
@@ -320,6 +344,19 @@ def test_constants_over_a_length_are_divided(tmp_path: Path) -> None:
     proto = model(nodes, {"x": (1, "s")}, numbers)
     every = [{"sequence": n} for n in (1, 4, 40)]
     assert_lifted(proto, {"x": (1, Length("sequence", 40))}, every, tmp_path)
+
+
+def test_a_refusal_keeps_nothing_of_the_model(tmp_path: Path) -> None:
+    """What is read at the most may be gigabytes, and sizes that are refused are many."""
+    pool = node("MaxPool", "x", "y", kernel_shape=[2], strides=[2])
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(NotLifted):
+            lifted(model(pool, {"x": (1, 3, "w")}), {"x": (1, 3, Length("width", 40))}, tmp_path)
+        assert not [x for x in gc.get_objects() if isinstance(x, ImportedModel)]
+    finally:
+        gc.enable()
 
 
 def test_a_rank_that_depends_on_a_length_is_for_longer_ones(tmp_path: Path) -> None:

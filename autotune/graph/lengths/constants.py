@@ -3,6 +3,7 @@
 positions[512, 64]   the first rows of those at the most
 arange(n) - n        the same, moved by a number that follows
 1 / n                one number
+n · (0, 1, 2 …)      multiples of a number, as rows of flattened dimensions begin
 1/2, 1/3 … 1/3, 1/2  the same but for elements at the end, as a window over a border makes them
 """
 
@@ -14,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.dtypes import is_float
 from autotune.graph.ir import Array
 from autotune.graph.lengths.imports import same
 from autotune.graph.lengths.layouts import Dims, splits_of
 from autotune.graph.lengths.numbers import AffineExtent, Points, Vector, static
-from autotune.te.expr import Expr, Load, add, cast, compare, div, idx, select, sub
+from autotune.te.expr import Expr, Load, add, cast, compare, div, idx, mul, select, sub
 
 _MOST_TRIED = 64
 """Ways of splitting the dimensions of one constant."""
@@ -33,7 +35,7 @@ class LengthConstant:
 
     Else elements of that at the most, those of the last `end` places of a length from its end,
     moved by `shift` (at the end by `end_shift`). Or `numerators`, which take its place, `over` a
-    length.
+    length or, where they are integers, times it (and moved).
     """
 
     dims: Dims | None
@@ -50,7 +52,8 @@ class LengthConstant:
             return load
         found: Expr = load
         if self.over is not None:
-            return div(load, cast(load.tensor.dtype, self.over.expr))
+            number = cast(load.tensor.dtype, self.over.expr)
+            found = (div if is_float(load.tensor.dtype) else mul)(load, number)
         parts = [part for dim in self.dims for part in dim]
         if self.end:
             extents = load.tensor.shape
@@ -99,6 +102,7 @@ def forms_of(
     for dims in every if not is_found else ():
         apart = _apart(arrays, dims, points)
         yield from _over_lengths(apart, dims, atoms, points)
+        yield from _times_lengths(apart, dims, atoms, points)
         yield from _with_ends(apart, dims, points)
 
 
@@ -122,6 +126,24 @@ def _over_lengths(
         is_exact = all(same(t / kind(n), a) for t, (a, n) in zip(tops, pairs, strict=True))
         if is_exact and all(same(*_shared(t, tops[0])) for t in tops):
             yield LengthConstant(dims, over=over, numerators=tops[0])
+
+
+def _times_lengths(
+    arrays: Sequence[Array], dims: Dims, atoms: Sequence[AffineExtent], points: Points
+) -> Iterator[LengthConstant]:
+    """Factors that are the same wherever a constant is a multiple of a length, beside a shift."""
+    if arrays[0].dtype.kind not in "iu" or not all(a.size for a in arrays):
+        return
+    firsts = [int(a.flat[0]) for a in arrays]
+    shift = points.affine(firsts)
+    moved = [a.astype(np.int64) - first for a, first in zip(arrays, firsts, strict=True)]
+    for times in atoms if shift is not None else ():
+        pairs = list(zip(moved, points.vector(times), strict=True))
+        factors = [a // n for a, n in pairs]
+        is_exact = all(same(f * n, a) for f, (a, n) in zip(factors, pairs, strict=True))
+        if is_exact and all(same(*_shared(f, factors[0])) for f in factors):
+            numerators = factors[0].astype(arrays[0].dtype)
+            yield LengthConstant(dims, over=times, numerators=numerators, shift=shift or _NONE)
 
 
 def _with_ends(arrays: Sequence[Array], dims: Dims, points: Points) -> Iterator[LengthConstant]:

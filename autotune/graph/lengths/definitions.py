@@ -45,6 +45,7 @@ from autotune.te.expr import (
     floordiv,
     identity,
     idx,
+    loads,
     map_expr,
     mod,
     mul,
@@ -330,7 +331,7 @@ def digits(
     index: Expr, extents: Sequence[int], ranges: Ranges, is_divided: bool = False
 ) -> list[Expr]:
     """An index into `extents` joined as one into each of them; by dividing it, where it may be
-    `is_divided`. Raises NotFollowed."""
+    `is_divided` or data decide it. Raises NotFollowed."""
     strides = [int(np.prod(extents[n + 1 :], dtype=object)) for n in range(len(extents))]
     form = linear(index, ranges)
     found: list[Expr] = [idx(0)] * len(extents)
@@ -342,7 +343,7 @@ def digits(
         found[n] = add(found[n], idx(left // stride))
         left %= stride
     if any(not _is_inside(d, n, ranges) for d, n in zip(found[1:], extents[1:], strict=True)):
-        if not is_divided:
+        if not is_divided and not loads(index):
             raise NotFollowed("it reads across lengths that lie one behind the other")
         found = [floordiv(index, idx(strides[0]))]
         found += [

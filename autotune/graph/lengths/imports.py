@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from autotune.config import PRECISIONS
-from autotune.errors import ModelError, NotCompilable
+from autotune.errors import ModelError, NotCompilable, without_frames
 from autotune.extent import Extents, Length, at
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Array, Graph, Node
@@ -208,6 +208,7 @@ class OpenModel:
         try:
             require_even(points, graphs, numbers, self._light_at(numbers))
         except ModelError as error:
+            without_frames(error)
             return error
         return None
 
@@ -218,6 +219,7 @@ class OpenModel:
             try:
                 self.read[key] = light(self.read_at(numbers)[1])
             except ModelError as error:
+                without_frames(error)
                 self.read[key] = error
         found = self.read[key]
         if isinstance(found, ModelError):

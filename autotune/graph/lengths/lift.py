@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, without_frames
 from autotune.extent import Extents, Length
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.index_limits import index_limits
@@ -81,12 +81,20 @@ def lifted(model: LengthModel) -> Network:
         try:
             return _at_points(model, points_of(model.mosts, near), first)
         except ModelError as error:
+            without_frames(error)
             reasons.append(error)
     if isinstance(model, OpenModel) and len(model.mosts) > 1:
         found = _with_products(model)
         if found is not None:
             return found
-    raise next((e for e in reasons if isinstance(e, NotLifted)), reasons[0])
+    raise _chief(reasons)
+
+
+def _chief(reasons: list[ModelError]) -> ModelError:
+    """The reason to be told, taken out of a list that its frame would keep."""
+    found = next((e for e in reasons if isinstance(e, NotLifted)), reasons[0])
+    reasons.clear()
+    return found
 
 
 def _with_products(model: OpenModel) -> Network | None:
@@ -98,7 +106,8 @@ def _with_products(model: OpenModel) -> Network | None:
             return None
         model = replace(model, computed=computed, read={})
         return _at_points(model, points_of(model.mosts, False, pairs), model.imported(model.mosts))
-    except ModelError:
+    except ModelError as error:
+        without_frames(error)
         return None
 
 

@@ -30,6 +30,7 @@ from autotune.te.expr import (
     Select,
     Tensor,
     Var,
+    add,
     cast,
     children,
     div,
@@ -107,9 +108,9 @@ class Merger:
         if whole is not None:
             return whole.expr
         for product, vector in self._products():
-            c = values[0] // vector[0]
-            if all(c * v == value for v, value in zip(vector, values, strict=True)):
-                return mul(product, idx(c))
+            for c, more in _through(vector, values):
+                if all(c * v + more == value for v, value in zip(vector, values, strict=True)):
+                    return add(mul(product, idx(c)), idx(more))
         return None
 
     def _float(self, values: Sequence[float], dtype: str) -> Expr | None:
@@ -157,6 +158,14 @@ class Merger:
             return index if low >= 0 else maximum(index, idx(0))
 
         return map_expr(e, one) if numbers else e
+
+
+def _through(vector: Sequence[int], values: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Factors and sums with which `vector` may become `values`, by one point and by two."""
+    yield values[0] // vector[0], 0
+    if vector[0] != vector[1]:
+        c = (values[0] - values[1]) // (vector[0] - vector[1])
+        yield c, values[0] - c * vector[0]
 
 
 def _head(e: Expr) -> object:
