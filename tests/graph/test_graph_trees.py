@@ -163,6 +163,25 @@ def test_lightgbm_predicts_the_same(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[:, 0], booster.predict(x), rtol=1e-5, atol=1e-6)
 
 
+def test_every_row_reaches_the_leaves_that_it_reaches_in_lightgbm(tmp_path: Path) -> None:
+    """Sums of multiples of 1/256 are exact in any order and type: numbers are equal in every bit."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((2000, forests.N_FEATURES)).astype(np.float32)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    settings = {"objective": "regression", "num_leaves": 40, "verbose": -1, "num_threads": 1}
+    y = np.nan_to_num(x[:, 0] * x[:, 1] + np.abs(x[:, 2]))
+    booster = lightgbm.train(settings, lightgbm.Dataset(x, y), 30)
+    for n, tree in enumerate(booster.dump_model()["tree_info"]):
+        for leaf in range(tree["num_leaves"]):
+            booster.set_leaf_output(n, leaf, round(256 * booster.get_leaf_output(n, leaf)) / 256)
+    trees = _of_lightgbm(booster)
+    on_thresholds = np.resize(np.array(trees.rows["value"], np.float32), x.shape)
+    for rows in (x, on_thresholds, np.nextafter(on_thresholds, np.float32(np.inf))):
+        proto = forests.ensemble("TreeEnsembleRegressor", trees, len(rows))
+        found = execute(build_network(save(proto, tmp_path)), {"x": rows})["y"]
+        assert np.array_equal(found[:, 0], booster.predict(rows))
+
+
 def _of_lightgbm(booster: lightgbm.Booster) -> forests.Trees:
     """The trees of a booster; thresholds are those of float32 features."""
     trees = forests.Trees(np.random.default_rng(0), (), 1)
