@@ -29,6 +29,8 @@ from service import Refused, Service, model_of, serve
 from texts import POOLINGS, Encoder, Row, Unfit
 from tokenizers import Tokenizer
 
+import autotune
+
 Floats = NDArray[np.float32]
 _MOST_BYTES = 2_000_000
 _MOST_TEXTS = 2048
@@ -171,13 +173,22 @@ def _as_openai(refused: Refused) -> Response:
 
 def app() -> FastAPI:
     """The application, of the environment's MODEL, TOKENIZER, POOLING and THREADS."""
-    model, tokenizer = model_of(), Tokenizer.from_file(os.environ["TOKENIZER"])
+    model, tokenizer = model_of(), _tokenizer(os.environ["TOKENIZER"])
     encoder = Encoder(model, tokenizer, os.environ.get("POOLING", POOLINGS[0]))
     service, routes = Service(model.artifact.name, encoder, _MOST_BYTES), Routes(encoder)
     service.post("/embed", routes.embed, _as_tei)
     service.post("/rerank", routes.rerank, _as_tei)
     service.post("/v1/embeddings", routes.openai, _as_openai)
     return service.app
+
+
+def _tokenizer(path: str) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(path)
+    except Exception as error:  # the package has no class of its own
+        raise autotune.UsageError(
+            f"'{path}' is no tokenizer: {error}", "give the tokenizer.json of the model"
+        ) from None
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ connections are refused.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import time
 from collections import Counter
@@ -123,7 +124,8 @@ def model_of(variable: str = "MODEL") -> autotune.Model:
 def serve(app: str, parser: argparse.ArgumentParser) -> None:
     """Run the application factory `app`, `module:function`, in the processes that are asked for.
 
-    Arguments of the parser become environment variables, which all processes read.
+    Arguments of the parser become environment variables, which all processes read. What is wrong
+    with them is one line, before anything listens.
     """
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
@@ -135,5 +137,19 @@ def serve(app: str, parser: argparse.ArgumentParser) -> None:
         if value is not None:
             text = value.absolute() if isinstance(value, Path) else value
             os.environ[name.upper()] = str(text)
-    folder = str(Path(__file__).parent)
-    uvicorn.run(app, factory=True, app_dir=folder, log_level="warning", **where)
+    try:
+        made = _made(app)
+    except (autotune.AutotuneError, OSError, ValueError) as error:
+        hint = f"\nhint: {error.hint}" if isinstance(error, autotune.AutotuneError) else ""
+        parser.exit(2, f"error: {error}{hint}\n")
+    if where["workers"] == 1:
+        uvicorn.run(made, log_level="warning", **where)
+    else:  # each process makes its own
+        folder = str(Path(__file__).parent)
+        uvicorn.run(app, factory=True, app_dir=folder, log_level="warning", **where)
+
+
+def _made(app: str) -> Any:
+    """What a factory makes."""
+    module, name = app.split(":")
+    return getattr(importlib.import_module(module), name)()

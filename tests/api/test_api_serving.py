@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import http.client
 import io
+import os
 import random
 import signal
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import autotune
-from tests.serving import Server, needs, started
+from tests.serving import FOLDER, ROOT, Server, needs, started
 
 from batches import MOST_DELAY, Batches, harmless  # isort: skip
 from waiting import Overloaded  # isort: skip
@@ -259,3 +262,36 @@ def test_a_stop_answers_what_has_begun_and_refuses_what_is_new(server: Server) -
     assert server.process.wait(60) in (0, -signal.SIGTERM)
     assert server.process.stderr is not None
     assert server.process.stderr.read() == ""
+
+
+# --- wrong beginnings ----------------------------------------------------------------------------
+
+
+@needs("fastapi", "uvicorn", "PIL", "tokenizers")
+@pytest.mark.parametrize(
+    ("script", "more", "line"),
+    [
+        ("server.py", (), "is not a network compiled by autotune"),
+        ("detector.py", (), "has not an image in and boxes out"),
+        ("embeddings.py", ("none.json",), "is no tokenizer"),
+        ("scorer.py", ("--threads", "0"), "threads"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(
+    artifact: Path, script: str, more: tuple[str, ...], line: str, tmp_path: Path
+) -> None:
+    given = artifact if script != "server.py" else tmp_path / "junk.atn"
+    (tmp_path / "junk.atn").write_bytes(b"junk")
+    found = subprocess.run(
+        [sys.executable, FOLDER / script, given, *more, "--port", "0"],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert found.returncode == 2
+    assert found.stderr.startswith("error: ")
+    assert line in found.stderr
+    assert len(found.stderr.splitlines()) <= 2
