@@ -372,7 +372,8 @@ below 1 we are faster.
 * [Fleets](scaling.md): trials per second by the devices that measure, simulated
 * [Minutes](minutes.md): what 60 s of tuning give over none
 * [Gates](gates.md): files beside themselves, and beside slower ones
-* [Ensembles of trees](trees.md) beside ONNX Runtime and LightGBM
+* [Ensembles of trees](trees.md) beside ONNX Runtime, LightGBM, XGBoost, scikit-learn and lleaves
+* [Rows of different lengths](ragged.md) beside ONNX Runtime, padded and in buckets
 * [Any size](any_size.md): one artifact for all sizes beside those of each size
 * [Open models](open_models.md): what the bare command makes of models of packages and exports
 * [Token by token](tokens.md): decoders beside onnxruntime-genai and llama.cpp
@@ -451,11 +452,24 @@ weights, a recogniser of text lines 48 high. Compiling takes 2 to 4 times as lon
     "trees": (
         "Ensembles of trees",
         """
-Forests of 100 and 1,000 trees (31 leaves of LightGBM, depth 6 of XGBoost, depth 8 of scikit-learn;
-40 features) beside ONNX Runtime and LightGBM, in turns, other rows in every call, nothing tuned.
+Forests of 100 and 1,000 trees (31 leaves of LightGBM and of scikit-learn's histograms, depth 6 of
+XGBoost, depth 8 of random forests; 40 features) beside ONNX Runtime, the library that made them
+(*own*), and lleaves 1.3 with llvmlite 0.44, in turns, other rows in every call, nothing tuned.
 *Ratio*: our time by that of ONNX Runtime. [How they are computed](../trees.md).
 
     python -m benchmarks.trees FOREST.onnx --machine NAME && python -m benchmarks.results
+""",
+    ),
+    "ragged": (
+        "Rows of different lengths",
+        """
+Batches of texts by `Model.run_ragged`, beside ONNX Runtime on arrays padded to the longest row, and
+on sorted rows in *buckets*, in turns; random weights, nothing tuned. Lengths are drawn: documents
+lognormal with mean 87, queries lognormal with median 12, at most 512. 256 rows are calls of 32 for
+all; padded and sorted arrays are made beforehand, while ours packs. *Ratio*: our time by theirs.
+*Error*: beside ONNX Runtime padded, of the largest value. [What it does](../ragged.md).
+
+    python -m benchmarks.ragged MODEL.onnx --machine NAME && python -m benchmarks.results
 """,
     ),
     "gates": (

@@ -1,22 +1,28 @@
-"""Ensembles of trees beside ONNX Runtime, and LightGBM where the forest is one of its, in turns.
+"""Ensembles of trees beside ONNX Runtime, and the library that made them, in turns.
 
     python -m benchmarks.trees forest.onnx … --machine NAME [--rows 64]… [--threads 2]…
 
-A file has one input of features. `NAME.txt` beside it is the model of LightGBM; `NAME.ROWS.atn` is
-what was compiled, and is made where it is missing. Every call has other rows than the one before,
-for the branches of the same ones again would be predicted. Rows are added to
-`docs/results/trees.csv`: medians.
+A file has one input of features. `NAME.txt` beside it is the model of LightGBM, which lleaves
+compiles as well where it is installed, `NAME.json` that of XGBoost, `NAME.pkl` that of
+scikit-learn; `NAME.ROWS.atn` is what was compiled, and is made where it is missing. Every call has
+other rows than the one before, for the branches of the same ones again would be predicted. Rows are
+added to `docs/results/trees.csv`: medians.
 """
 
 from __future__ import annotations
 
+import importlib
+import pickle
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
+import lightgbm
 import numpy as np
 import onnx
 import onnxruntime
@@ -29,8 +35,9 @@ from benchmarks.results import FOLDER, append_row
 
 FILE = FOLDER / "trees.csv"
 FIELDS = ["machine", "model", "trees", "rows", "threads", "ours_us", "onnxruntime_us", "ratio",
-          "lightgbm_us", "error"]  # fmt: skip
+          "own_us", "lleaves_us", "lleaves_ratio", "error"]  # fmt: skip
 Floats = NDArray[np.float32]
+Side = Callable[[Floats], Any]
 _MOST_BATCHES = 200
 _MIN_RUNS, _MIN_S = 7, 0.4
 
@@ -91,16 +98,12 @@ def _measured(path: Path, artifact: Path, n_rows: int, n_threads: int) -> dict[s
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = n_threads
     session = onnxruntime.InferenceSession(str(path), options)
-    sides: list[Callable[[Floats], Any]] = [model, lambda x: session.run(None, {name: x})]
-    peer = path.with_suffix(".txt")
-    if peer.exists():
-        import lightgbm
-
-        booster = lightgbm.Booster(model_file=str(peer))
-        sides.append(lambda x: booster.predict(x, num_threads=n_threads))
-    outputs = [np.asarray(side(batches[0])).reshape(-1) for side in sides]
-    times = interleave([_over(side, batches) for side in sides], _MIN_RUNS, _MIN_S)
-    ours, theirs, *more = (1e6 * median(found) for found in times)
+    sides: dict[str, Side] = {"ours": model, "onnxruntime": partial(_run, session, name)}
+    sides |= _peers(path, n_threads)
+    outputs = [np.asarray(side(batches[0])).reshape(-1) for side in sides.values()]
+    found = interleave([_over(side, batches) for side in sides.values()], _MIN_RUNS, _MIN_S)
+    times = {side: 1e6 * median(seconds) for side, seconds in zip(sides, found, strict=True)}
+    ours, theirs = times["ours"], times["onnxruntime"]
     return {
         "model": path.stem,
         "trees": _n_trees(path),
@@ -109,12 +112,41 @@ def _measured(path: Path, artifact: Path, n_rows: int, n_threads: int) -> dict[s
         "ours_us": f"{ours:.1f}",
         "onnxruntime_us": f"{theirs:.1f}",
         "ratio": f"{ours / theirs:.3f}",
-        "lightgbm_us": f"{more[0]:.1f}" if more else "",
+        "own_us": f"{times['own']:.1f}" if "own" in times else "",
+        "lleaves_us": f"{times['lleaves']:.1f}" if "lleaves" in times else "",
+        "lleaves_ratio": f"{ours / times['lleaves']:.3f}" if "lleaves" in times else "",
         "error": f"{np.abs(outputs[0] - outputs[1]).max() / np.abs(outputs[1]).max():.1e}",
     }
 
 
-def _over(side: Callable[[Floats], Any], batches: list[Floats]) -> Callable[[], Any]:
+def _run(session: onnxruntime.InferenceSession, name: str, x: Floats) -> Any:
+    return session.run(None, {name: x})
+
+
+def _peers(path: Path, n_threads: int) -> dict[str, Side]:
+    """The libraries that made a forest, and lleaves, by what lies beside its file."""
+    text, json, pickled = (path.with_suffix(end) for end in (".txt", ".json", ".pkl"))
+    if text.exists():
+        booster = lightgbm.Booster(model_file=str(text))
+        found: dict[str, Side] = {"own": partial(booster.predict, num_threads=n_threads)}
+        if find_spec("lleaves"):
+            lleaves = importlib.import_module("lleaves").Model(model_file=str(text))
+            lleaves.compile(cache=str(path.with_suffix(".lleaves")))
+            found["lleaves"] = partial(lleaves.predict, n_jobs=n_threads)
+        return found
+    if json.exists() and find_spec("xgboost"):
+        forest = importlib.import_module("xgboost").XGBRegressor(n_jobs=n_threads)
+        forest.load_model(json)
+        return {"own": forest.predict}
+    if pickled.exists() and find_spec("sklearn"):
+        forest = pickle.loads(pickled.read_bytes())
+        if hasattr(forest, "n_jobs"):
+            forest.n_jobs = n_threads
+        return {"own": forest.predict}
+    return {}
+
+
+def _over(side: Side, batches: list[Floats]) -> Callable[[], Any]:
     """Calls of `side` for other rows each time."""
     turns = cycle(batches)
     return lambda: side(next(turns))
