@@ -164,7 +164,7 @@ def test_lightgbm_predicts_the_same(tmp_path: Path) -> None:
 
 
 def test_every_row_reaches_the_leaves_that_it_reaches_in_lightgbm(tmp_path: Path) -> None:
-    """Sums of multiples of 1/256 are exact in any order and type: numbers are equal in every bit."""
+    """Sums of multiples of 1/256 are exact in any order and type: numbers have the same bits."""
     rng = np.random.default_rng(1)
     x = rng.standard_normal((2000, forests.N_FEATURES)).astype(np.float32)
     x[rng.random(x.shape) < 0.1] = np.nan
