@@ -126,6 +126,11 @@ class Graph:
         """Whether the value of a tensor is known; absent inputs are not constants."""
         return name in self.constants
 
+    @cached_property
+    def makers(self) -> dict[str, Node]:
+        """The node that makes each result."""
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
     def consumers(self) -> dict[str, list[Node]]:
         """Readers of every tensor, one entry per use."""
         out: dict[str, list[Node]] = {}

@@ -37,6 +37,7 @@ from autotune.graph.reader.functions import has_body
 from autotune.graph.reader.grouped_products import grouped_product
 from autotune.graph.reader.growing import Growing
 from autotune.graph.reader.inference import Inference
+from autotune.graph.reader.looped_experts import looped_experts
 from autotune.graph.reader.onnx_nodes import proto_of, value_info
 from autotune.graph.reader.opsets import schema_of
 from autotune.graph.reader.unfolding import CONTROL, Unfolding, is_unfolded
@@ -144,7 +145,8 @@ class ImportEngine:
             return self._expanded(node)
         self.infer(node)
         self.draws.see(node)
-        for rule in (self.draws.times_zero, _bias_alone, grouped_product):
+        loops = partial(looped_experts, self._part, _evaluate)
+        for rule in (self.draws.times_zero, _bias_alone, grouped_product, loops):
             nodes = self.unfold.rewritten(node, rule)
             if nodes is not None:
                 return nodes
@@ -162,6 +164,13 @@ class ImportEngine:
             self._check_broadcast(node)
             self.editor.emit(node)
         return []
+
+    def _part(self, graph: Graph) -> Editor | None:
+        """Nodes, types and constants of a part of the model; None where it is not supported."""
+        part = ImportEngine(graph, self.operators)
+        for node in graph.nodes:
+            part.take(node)
+        return None if part.refusals.found else part.editor
 
     def _drawn(self, node: Node) -> list[Node]:
         """Random numbers, which nothing may depend on. Raises UnsupportedOperator."""
