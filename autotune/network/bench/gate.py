@@ -50,6 +50,8 @@ _FEW = 12
 """Rounds that tell a gain of some percent."""
 _PATIENCE = 10
 """Times as long as asked for, while the interval holds the limit."""
+SURE, LIKELY = 0.025, 0.1
+"""How likely a median is beyond either end of an interval."""
 _SAMPLES, _INTERVAL = 2000, (2.5, 97.5)
 _REFERENCE_S = 5e-4
 BLOCK_S, _LONGEST_S, _LEAST_RUNS = 0.1, 2.0, 4
@@ -126,23 +128,26 @@ def verdict(found: Rounds, limit: float | None, earlier: Rounds | None = None) -
     return GateVerdict(middle, low, high, len(found.now_s), earlier is None, limit)
 
 
-def median_interval(values: Sequence[float] | Floats) -> tuple[float, float, float]:
+def median_interval(
+    values: Sequence[float] | Floats, outside: float = SURE
+) -> tuple[float, float, float]:
     """The median, and the ends of its interval: two of the values, as far from both ends.
 
-    Below six values even the least and the largest are less than 95 % sure.
+    `outside`: how likely it is beyond either end. Below six values even the least and the largest
+    are less than 95 % sure.
     """
     ordered = sorted(map(float, values))
-    n_out = _most_outside(len(ordered))
+    n_out = _most_outside(len(ordered), outside)
     return float(np.median(ordered)), ordered[n_out], ordered[-1 - n_out]
 
 
-def _most_outside(n: int) -> int:
-    """How many of `n` values are left out at each end: P(≤ k heads of n coins) ≤ 2.5 %."""
+def _most_outside(n: int, outside: float) -> int:
+    """How many of `n` values are left out at each end: P(≤ k heads of n coins) ≤ `outside`."""
     n_left_out, ways, tail = 0, 1, 1
     for k in range(n // 2):
         ways = ways * (n - k) // (k + 1)
         tail += ways
-        if 40 * tail > 2**n:
+        if tail > outside * 2**n:
             break
         n_left_out = k + 1
     return n_left_out
