@@ -53,6 +53,7 @@ test-fast: $(DEV_STAMP)  ## Run one case of each test that is not slow
 soak: $(DEV_STAMP)  ## Thousands of random and damaged models, logs and artifacts; killed sessions; many callers (hours)
 	$(BIN)/python -m tests.fuzz.soak --models $(MODELS) --logs $(LOGS) --artifacts $(ARTIFACTS) \
 	  --kills $(KILLS) --hostile $(HOSTILE) --seed $(SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.faults
 	$(BIN)/python -m tests.fuzz.callers --time $(CALLERS) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.farm --time $(FARM) --seed $(SEED)
 	$(BIN)/python -m benchmarks.foreign
