@@ -13,26 +13,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import json
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from fastapi import FastAPI, Response
+from images import image_of
 from numpy.typing import NDArray
 from PIL import Image
-from service import Refused, Service, model_of, serve
+from service import Service, model_of, serve
 from waiting import MOST_WAITING, Batcher
 
 import autotune
 
 Floats = NDArray[np.float32]
 _MOST_BYTES = 20_000_000
-_MOST_PIXELS = 50_000_000
 _OVERLAP = 0.45
 """Boxes of a class that overlap more (intersection over union) are one."""
 
@@ -76,15 +74,7 @@ class Detector(Batcher[bytes, list[dict[str, Any]]]):
 
     def fitted(self, body: bytes) -> Fitted:
         """The image at the upper left of the model's input, as large as it gets."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-                file = Image.open(io.BytesIO(body))
-                if file.width * file.height > _MOST_PIXELS:
-                    raise Refused(413, f"an image has at most {_MOST_PIXELS} pixels")
-                image = file.convert("RGB")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            raise Refused(400, "the body is no image") from None
+        image = image_of(body)
         scale = min(self.width / image.width, self.height / image.height)
         size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
         pixels = np.zeros((1, 3, self.height, self.width), np.float32)
