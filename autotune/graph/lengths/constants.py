@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.dtypes import is_float
-from autotune.graph.ir import Array
-from autotune.graph.lengths.imports import same
+from autotune.graph.ir import Array, same
 from autotune.graph.lengths.layouts import Dims, splits_of
 from autotune.graph.lengths.numbers import AffineExtent, Points, Vector, static
 from autotune.te.expr import Expr, Load, add, cast, compare, div, idx, mul, select, sub

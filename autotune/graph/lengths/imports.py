@@ -19,7 +19,7 @@ from autotune.config import PRECISIONS
 from autotune.errors import ModelError, NotCompilable, without_frames
 from autotune.extent import Extents, Length, at
 from autotune.graph.bound_model import BoundModel
-from autotune.graph.ir import Array, Graph, Node
+from autotune.graph.ir import Array, Graph, Node, same
 from autotune.graph.lengths.numbers import Points, points_of
 from autotune.graph.network import named
 from autotune.graph.operators.movement import pad_amounts
@@ -306,13 +306,3 @@ def light(graph: Graph) -> Graph:
     """`graph` with the constants alone that may decide a shape."""
     few = {n: a for n, a in graph.constants.items() if a.size <= _FEW and a.dtype.kind in "iu"}
     return replace(graph, constants=few)
-
-
-def same(a: Array, b: Array) -> bool:
-    """Whether arrays are equal in every bit."""
-    if a is b:
-        return True
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    one, other = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
-    return np.array_equal(one, other)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from autotune.errors import UnsupportedOperator
-from autotune.graph.ir import Editor, Graph, Node, frozen, frozen_attrs, reading
+from autotune.graph.ir import Editor, Graph, Node, frozen, frozen_attrs, reading, same
 from autotune.graph.operators.definition import Folding, Trait
 from autotune.graph.operators.table import operator_of
 from autotune.graph.passes.typed_editor import TypedEditor
@@ -21,7 +21,7 @@ from autotune.graph.rewriter import RewriteLog, Rewriter, Rule
 _MOST_AT_ONE_NODE = 100_000
 """Rewrites of one node and of its replacements; more are a fault of the rules."""
 _MOST_BYTES = 4096
-"""Constants up to this size are compared by value, larger ones by name."""
+"""Constants up to this size have a key; larger ones are compared where all keys are equal."""
 
 
 def rewrite(
@@ -146,9 +146,9 @@ class _Workspace(TypedEditor):
         if first is None:
             super().emit(node)
             return
-        for name, same in zip(node.outputs, first.outputs, strict=True):
+        for name, other in zip(node.outputs, first.outputs, strict=True):
             if name:
-                self.alias(name, same)
+                self.alias(name, other)
         self._release(node)
 
     def _equal(self, node: Node) -> Node | None:
@@ -162,10 +162,16 @@ class _Workspace(TypedEditor):
         alike = self._alike.setdefault((node.op, tensors), [])
         others = [other for other in alike if id(other) not in self._dead]
         key = _key(self, node) if others else None
-        first = next((other for other in others if _key(self, other) == key), None)
+        able = (other for other in others if _key(self, other) == key)
+        first = next((other for other in able if self._reads_same(other, node)), None)
         if first is None:
             alike.append(node)
         return first
+
+    def _reads_same(self, one: Node, other: Node) -> bool:
+        """Whether the constants of two nodes of equal keys are equal."""
+        pairs = ((a, b) for a, b in zip(one.inputs, other.inputs, strict=True) if a != b)
+        return all(same(self.constants[a], self.constants[b]) for a, b in pairs)
 
     def _is_free(self, node: Node) -> bool:
         """Whether a node costs each of its readers about as much as reading its result."""
@@ -201,4 +207,6 @@ def _key(editor: Editor, node: Node) -> Hashable:
 
 def _operand(editor: Editor, name: str) -> Hashable:
     value = editor.constants.get(name) if name else None
-    return name if value is None or value.nbytes > _MOST_BYTES else frozen(value)
+    if value is None:
+        return name
+    return frozen(value) if value.nbytes <= _MOST_BYTES else editor.types[name]
