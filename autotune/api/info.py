@@ -1,4 +1,4 @@
-"""⑩ Facts of this machine and of what is installed on it."""
+"""⑩ Facts of this machine, of what is installed on it, and of compiled networks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from autotune.conditions import Conditions, read_conditions
 from autotune.machine import whole_cpus
 from autotune.measure.local import LocalDevice
 from autotune.measure.timing.peak import fma_peaks
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.artifact.numbers import extents_text
+from autotune.network.runtime.loading import read_artifact
 from autotune.target import Target, host_target, llvm_version, runs_here
 from autotune.version import __version__
 
@@ -58,6 +61,73 @@ class MachineInfo:
     def to_json(self) -> dict[str, object]:
         """Named values; rates are per second, sizes are bytes."""
         return to_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuInfo:
+    """A CPU that an artifact has code for: `has_all` its features are here; `is_taken` here."""
+
+    cpu: str
+    vector_bits: int
+    has_all: bool
+    is_taken: bool
+    n_threads: int
+    n_tuned: int
+    max_error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactInfo:
+    """What `autotune info OUT` tells of a compiled network. `shapes`: of the inputs, by variant."""
+
+    name: str
+    autotune_version: str
+    precision: str
+    cpus: tuple[CpuInfo, ...]
+    shapes: tuple[str, ...]
+    n_segments: int
+    bytes: int
+    weights_bytes: int
+    code_bytes: int
+
+    def to_json(self) -> dict[str, object]:
+        """Named values."""
+        return to_json(self)
+
+
+def artifact_info(path: Path) -> ArtifactInfo:
+    """The facts of a file that `compile` wrote. Raises as `read_artifact`."""
+    found = read_artifact(path)
+    several = found.by_cpu
+    fitting = [runs_here(one.target) for one in several]
+    first = fitting.index(True) if True in fitting else None
+    cpus = [
+        CpuInfo(
+            cpu=one.target.cpu,
+            vector_bits=one.target.vector_bits,
+            has_all=fits,
+            is_taken=n == first,
+            n_threads=one.n_threads,
+            n_tuned=len(one.tuned),
+            max_error=one.max_error,
+        )
+        for n, (one, fits) in enumerate(zip(several, fitting, strict=True))
+    ]
+    return ArtifactInfo(
+        found.name,
+        found.autotune_version,
+        found.precision,
+        tuple(cpus),
+        tuple(_inputs_text(variant) for variant in found.variants),
+        len(getattr(found, "segments", ())) or 1,
+        path.stat().st_size,
+        found.constants.nbytes,
+        len(found.image.data),
+    )
+
+
+def _inputs_text(artifact: Artifact) -> str:
+    return "; ".join(f"{end.name} ({extents_text(end)})" for end in artifact.own_inputs)
 
 
 def machine_info(

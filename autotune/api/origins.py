@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from autotune.cache import key_of, program_store
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, LogMismatch, UsageError
 from autotune.graph.reader.onnx_reader import model_hash
+from autotune.records import Log
 
 
 def remember(model: Path, digest: str) -> None:
@@ -47,3 +48,21 @@ def _places(named: str, digest: str, made: Path | None) -> Iterator[Path]:
     if kept is not None:
         yield Path(os.fsdecode(kept))
     yield Path(path.name)
+
+
+_NAME_IT = "name the model: `autotune.compile(MODEL, log=LOG)`"
+
+
+def model_of_log(log: Log, log_path: Path) -> Path:
+    """The model that a log was made for, wherever it lies now. Raises UsageError, LogMismatch."""
+    if not log.header.model_path:
+        raise UsageError("the log was made for a model in memory", _NAME_IT)
+    path = origin(log.header.model_path, log.header.model_hash, log_path)
+    if not path.is_file():
+        raise UsageError(f"the model of the log is gone: {path}", _NAME_IT)
+    if model_hash(path) != log.header.model_hash:
+        raise LogMismatch(
+            f"{path} is not the model that the log was made for: its contents have changed",
+            f"if that is meant, {_NAME_IT}",
+        )
+    return path

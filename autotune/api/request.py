@@ -100,7 +100,8 @@ class Source:
 @dataclass(frozen=True)
 class Request(Source):
     """`threads`: that it runs on; by default as in the log, else as many as are usable. `target`:
-    the name of a CPU, or a file that describes one. `runner`: a command that runs its code, such as
+    the name of a CPU, or a file that describes one; for `compile` several, by commas, of which each
+    machine takes the first that it can. `runner`: a command that runs its code, such as
     an emulator or a shell elsewhere (`measure.program`); this process by default. `max_error`,
     `precision`: as of `TuneConfig`. `store`: a folder or URL with records of other sessions
     (`autotune distill --store`), "none" for none; by default that of AUTOTUNE_STORE, else of the
@@ -125,7 +126,9 @@ class CompileRequest(Request):
     likewise. `check`: compare the outputs with an oracle, on `check_inputs` of your own too, of one
     inference or of several. `keep_cut`: even where all of the model is faster in ONNX Runtime.
     `cache`: keep programs for the next time. `max_size`: most bytes of weights, as a multiple of
-    the model's. `verify`: check the loop IR of every program after each pass of lowering.
+    the model's. `sharing`: so many times as long a program may take to read weights in the order of
+    other CPUs or shapes, 1.03 by default. `verify`: check the loop IR of every program after each
+    pass of lowering.
     """
 
     model: ModelSource | None = None
@@ -136,6 +139,7 @@ class CompileRequest(Request):
     keep_cut: bool = False
     cache: bool = True
     max_size: float | None = None
+    sharing: float | None = None
     verify: bool = False
 
 

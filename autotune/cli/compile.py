@@ -72,8 +72,8 @@ def _refuse_split(_: click.Context, __: click.Parameter, dimension: str | None) 
 @source_options
 @state_options
 @target_option(
-    "CPU to compile for: a name, a file of `autotune target`, or of the log 'log' or a key.  "
-    "[native]",
+    "CPU to compile for: a name, a file of `autotune target`, or of the log 'log' or a key; or "
+    "several by commas.  [native]",
     "log",
 )
 @runner_option
@@ -93,6 +93,11 @@ def _refuse_split(_: click.Context, __: click.Parameter, dimension: str | None) 
     "--max-size",
     type=TIMES,
     help="Most bytes of weights, such as 1.2x those of the model: slower programs where needed.",
+)
+@click.option(
+    "--sharing",
+    type=TIMES,
+    help="Time that a program may take to share weights with others, such as 1.1x.  [1.03x]",
 )
 @click.option("--split", hidden=True, expose_value=False, callback=_refuse_split)
 @click.option("--verify", is_flag=True, help="Check the loop IR after every pass of lowering.")
@@ -122,6 +127,7 @@ def command(
     from autotune.api.compile.compiling import compile_plan, plan
     from autotune.api.request import CompileRequest
     from autotune.cli.check_files import given_inferences
+    from autotune.network.artifact.cpus import cpus_text
 
     request = CompileRequest(model, **options, note=say_note)
     log: Any = request.log
@@ -162,6 +168,9 @@ def command(
     done.artifact.save(path)
     working = format_bytes(max(variant.arena_bytes for variant in done.artifact.variants))
     several = f"{len(networks)} variants, " if len(networks) > 1 else ""
+    if done.artifact.cpus:
+        names = cpus_text(done.artifact.by_cpu)
+        say(f"for {names}: each machine takes the first of them that it can run")
     say(f"{several}{path.stat().st_size:,} bytes, {working} of working memory")
     kinds = _bytes_by_kind(path, done.artifact)
     say(", ".join(f"{kind} {format_bytes(n)}" for kind, n in kinds.items() if n))

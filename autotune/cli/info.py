@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.cli.console import common_options, counting, put, put_json
-from autotune.cli.options import TargetName, format_option
+from autotune.cli.options import FILE, TargetName, format_option
 from autotune.units import counted, format_bytes
 
 if TYPE_CHECKING:
-    from autotune.api.info import MachineInfo, PeakRates
+    from autotune.api.info import ArtifactInfo, MachineInfo, PeakRates
 
 _WIDTH = 12
 
 
 @click.command("info")
+@click.argument("artifact", required=False, metavar="[OUT]", type=FILE)
 @click.option("--target", "name", type=TargetName(), help="Another CPU, by its name or file.")
 @click.option("--no-measure", is_flag=True, help="Measure no peak rates, which takes seconds.")
 @format_option
 @common_options
-def command(name: str | None, no_measure: bool, style: str) -> None:
+def command(artifact: Path | None, name: str | None, no_measure: bool, style: str) -> None:
     """Describe this machine: processor, limits, peak rates, versions, caches; and say what to
-    change for steadier timings.
+    change for steadier timings. Or OUT, a file that `autotune compile` wrote: the CPUs that it has
+    code for, and its inputs.
 
     Attach it to a report of a fault, and to every figure that is compared with another.
     """
-    from autotune.api.info import machine_info
+    from autotune.api.info import artifact_info, machine_info
     from autotune.target import parse_target
 
+    if artifact is not None:
+        told = artifact_info(artifact)
+        if style == "json":
+            put_json(told.to_json())
+        else:
+            put("\n".join(f"{title:<{_WIDTH}}  {text}" for title, text in _of_file(told)))
+        return
     target = parse_target(name) if name else None
     with counting("peak rates measured") as tell:
         found = machine_info(target, not no_measure, _variables(), tell)
@@ -51,6 +61,24 @@ def put_facts() -> None:
 
 def _variables() -> dict[str, str]:
     return {n: v for n, v in sorted(os.environ.items()) if n.startswith("AUTOTUNE_")}
+
+
+def _of_file(found: ArtifactInfo) -> Iterator[tuple[str, str]]:
+    yield "network", f"{found.name}, by autotune {found.autotune_version}"
+    for cpu in found.cpus:
+        parts = [cpu.cpu, f"vectors of {cpu.vector_bits} bits", counted(cpu.n_threads, "thread")]
+        parts += [f"{counted(cpu.n_tuned, 'task')} tuned"] if cpu.n_tuned else []
+        parts.append("not checked" if cpu.max_error is None else f"error {cpu.max_error:.1e}")
+        here = "" if cpu.has_all else ", not for this CPU"
+        yield "code for", ", ".join(parts) + (", taken here" if cpu.is_taken else here)
+    for shapes in found.shapes:
+        yield "inputs", shapes
+    if found.n_segments > 1:
+        yield "parts", f"{found.n_segments}, some of ONNX Runtime"
+    yield "precision", found.precision
+    sizes = {"weights": found.weights_bytes, "code": found.code_bytes}
+    parts = [f"{format_bytes(n)} of {what}" for what, n in sizes.items()]
+    yield "size", f"{format_bytes(found.bytes)}: {', '.join(parts)}"
 
 
 def _text(found: MachineInfo) -> Iterator[str]:

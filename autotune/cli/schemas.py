@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict, Union, get_args
 
 from autotune.api.compile.gating import Provenance
-from autotune.api.info import MachineInfo
+from autotune.api.info import ArtifactInfo, MachineInfo
 from autotune.json_schema import Schema, schema_of
 from autotune.measure.timing.noise import Noise
 from autotune.network.bench.gate import Outcome
@@ -488,7 +488,7 @@ OUTPUTS: dict[str, Any] = {
     "events": Event,
     "explain": ExplainOutput,
     "export": LibraryOutput,
-    "info": MachineInfo,
+    "info": MachineInfo | ArtifactInfo,
     "measure": dict[str, MeasuredOutput],
     "quantise": QuantisedOutput,
     "report": ReportOutput,

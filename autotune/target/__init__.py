@@ -13,6 +13,8 @@ from autotune.target.cpu import llvm_version as llvm_version
 from autotune.target.cpu import missing_features as missing_features
 from autotune.target.cpu import needed_features as needed_features
 from autotune.target.cpu import runs_here as runs_here
+from autotune.target.naming import common_target as common_target
+from autotune.target.naming import demands as demands
 from autotune.target.naming import is_of_file as is_of_file
 from autotune.target.naming import parse_target as parse_target
 from autotune.target.naming import target_name as target_name

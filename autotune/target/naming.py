@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,15 @@ from typing import Any
 from autotune.codec import Misfit
 from autotune.errors import UsageError
 from autotune.files import open_input
-from autotune.target.cpu import Target, cpu_elsewhere, cpu_here, host_cpu_name, host_target
-from autotune.target.isa import ALIASES, EMULATION, HOST, PROCESSORS, architecture_of
+from autotune.target.cpu import (
+    Target,
+    cpu_elsewhere,
+    cpu_here,
+    host_cpu_name,
+    host_target,
+    needed_features,
+)
+from autotune.target.isa import ALIASES, EMULATION, FEATURES, HOST, PROCESSORS, architecture_of
 
 _MOST_BYTES = 1 << 16
 _FILE = ".json"
@@ -54,6 +61,34 @@ def parse_target(text: str) -> Target:
     return replace(
         target, l1_bytes=known.l1_bytes, l2_bytes=known.l2_bytes, l3_bytes=known.l3_bytes
     )
+
+
+def demands(target: Target) -> frozenset[str]:
+    """What code for `target` needs beyond the least of its architecture, of the features by which
+    CPUs with a name differ."""
+    architecture = target.architecture
+    of_isas = (name for isa in architecture.isas for name in isa.requires)
+    told = frozenset(of_isas).union(*(FEATURES[name] for name in architecture.processors))
+    return (told & {*needed_features(target)}) - {*architecture.isas[-1].requires}
+
+
+def common_target(targets: Sequence[Target]) -> Target:
+    """The most demanding CPU, of `targets` and of those with a name, whose code all of them run.
+
+    Raises UsageError for CPUs of several architectures.
+    """
+    first, *others = targets
+    if not others:
+        return first
+    if len({target.arch for target in targets}) > 1:
+        raise UsageError(
+            f"{' and '.join(t.cpu for t in targets)} are of several architectures",
+            "compile a file for each",
+        )
+    has = demands(first).intersection(*map(demands, others))
+    named = map(parse_target, first.architecture.processors)
+    fitting = [target for target in (*targets, *named) if has >= demands(target)]
+    return max(fitting, key=lambda target: len(demands(target)))
 
 
 def target_names() -> list[str]:

@@ -62,6 +62,7 @@ COMMANDS: list[tuple[str, str]] = [
     ("report", "report log.jsonl"),
     ("report", "report log.jsonl a.atn --against log.jsonl"),
     ("info", "info --no-measure"),
+    ("info", "info a.atn"),
     ("target", "target"),
     ("target-list", "target --list"),
 ]

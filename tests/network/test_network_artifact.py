@@ -16,7 +16,7 @@ from autotune.codegen.memory import aligned
 from autotune.errors import ArtifactError, ExitCode, UsageError
 from autotune.extent import Length
 from autotune.network.artifact import container, digests
-from autotune.network.artifact.artifact import VERSION, Tuned
+from autotune.network.artifact.artifact import OF_SEVERAL_CPUS, Tuned
 from autotune.network.artifact.work import Work
 from autotune.network.runtime.loading import load, read_artifact
 from tests.network.artifact_mutations import read_parts, write_parts
@@ -142,8 +142,8 @@ def test_flipped_bits_of_the_constants_are_noticed(saved: Path) -> None:
 
 
 def test_a_newer_format_is_refused(saved: Path) -> None:
-    rewrite(saved, version=VERSION + 1, autotune_version="9.9")
-    with pytest.raises(ArtifactError, match=f"version {VERSION + 1}") as caught:
+    rewrite(saved, version=OF_SEVERAL_CPUS + 1, autotune_version="9.9")
+    with pytest.raises(ArtifactError, match=f"version {OF_SEVERAL_CPUS + 1}") as caught:
         read_artifact(saved)
     assert "9.9" in caught.value.hint
 

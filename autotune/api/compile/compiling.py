@@ -14,9 +14,11 @@ from typing import Any
 
 from autotune.api.bindings import Variant, bind, variants_of
 from autotune.api.compile.fallback import Sources, cut_times
+from autotune.api.compile.for_cpus import for_cpus
 from autotune.api.compile.mixed_precision import NOT_MIXED, compile_mixed, form_notes
 from autotune.api.compile.selection import (
     CompilePlan,
+    Measured,
     best_records,
     choose,
     tuned_latencies,
@@ -24,7 +26,7 @@ from autotune.api.compile.selection import (
 )
 from autotune.api.compile.size_limit import fitting
 from autotune.api.folders import source_in
-from autotune.api.origins import origin, remember
+from autotune.api.origins import model_of_log, remember
 from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
 from autotune.api.sources import total_bytes
 from autotune.brief import brief, cut
@@ -42,16 +44,17 @@ from autotune.measure.far.program_device import program_device
 from autotune.measure.processes.parallel_map import held_processes
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact, Tuned
+from autotune.network.artifact.cpus import joined_cpus
 from autotune.network.artifact.hybrid import hybrid_artifact
 from autotune.network.check.accuracy import Report, joint_report
 from autotune.network.check.experience import Experience
 from autotune.network.check.size_check import check_any, fits
 from autotune.network.check.state_check import check_state
-from autotune.network.compile.compiler import compile_variants
+from autotune.network.compile.compiler import Build, compile_builds
 from autotune.network.runtime.arguments import Inputs
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
-from autotune.records import Header, Log, MeasureRecord, read_log
+from autotune.records import Header, Log, read_log
 from autotune.records.store import store_to_read
 from autotune.target import Target, is_of_file, parse_target, runs_here
 from autotune.target.tiles import denial
@@ -86,8 +89,16 @@ def plan(request: CompileRequest) -> CompilePlan:
     was slower than the untuned one. Raises UsageError and LogMismatch for what does not go
     together.
     """
+    first, *others = (request.target or "native").split(",")
+    if not others:
+        return _faster(_plan(request))
+    found = _plan(replace(request, target=first))
+    return for_cpus(found, [found.target, *(_target(found, name) for name in others)])
+
+
+def _plan(request: CompileRequest) -> CompilePlan:
     if request.log is not None:  # which knows the capacity
-        return _faster(plan_of_log(replace(source_in(request), capacity=request.capacity)))
+        return plan_of_log(replace(source_in(request), capacity=request.capacity))
     request = source_in(request, request.note)
     if request.model is None:
         raise UsageError("there is no model", "name a model, or a log that knows it")
@@ -99,6 +110,11 @@ def plan(request: CompileRequest) -> CompilePlan:
     is_other = is_of_file(name) or request.runner
     n_threads = asked or (target.n_cores if is_other else default_threads())
     return _planned(request, resolve(None, words).config, target, n_threads)
+
+
+def _target(plan: CompilePlan, name: str) -> Target:
+    """A further target of a request."""
+    return target_in(plan.log, name) if plan.log else parse_target(name)
 
 
 def plan_of_log(request: CompileRequest) -> CompilePlan:
@@ -190,7 +206,7 @@ def _config_of(request: CompileRequest, log: Log) -> TuneConfig:
 
 def _completed(request: CompileRequest, log: Log, config: TuneConfig) -> CompileRequest:
     """`request` with the model's facts in its log, where it sets nothing else."""
-    path: Any = request.model or _model_of(log, Path(request.log or ""))
+    path: Any = request.model or model_of_log(log, Path(request.log or ""))
     if request.precision not in (None, config.precision):
         raise LogMismatch(
             f"the log was made in precision {config.precision}, not {request.precision}",
@@ -245,7 +261,7 @@ def compile_plan(plan: CompilePlan, sources: Sources | None = None) -> Compiled:
     outputs are wrong, LogMismatch for a log of another model or CPU, ModelError where the model's
     file has changed meanwhile.
     """
-    if plan.request.check and _is_runnable(plan):
+    if plan.request.check and any(map(_is_runnable, plan.by_cpu)):
         plan.bound.process.start()  # it is there when the outputs are to be checked
     sources = plan.sources() if sources is None else sources
     notes = *form_notes(plan.precision, plan.target), *_scores_notes(sources.networks)
@@ -279,18 +295,27 @@ def _by_precision(sources: Sources, plan: CompilePlan) -> Compiled:
 
 
 def _compiled(sources: Sources, plan: CompilePlan) -> Compiled:
-    artifact, networks = _programs(sources, plan)
-    if not _is_runnable(plan):
-        if plan.request.check:
-            text = f"not checked: this CPU cannot run code for {plan.target.cpu}"
-            plan.note(f"{text}; give a command that can as `runner`")
-        return Compiled(artifact, None)
-    is_timed = sources.cuts and plan.bound.fallback and not plan.request.runner
-    if is_timed and _costs_more(artifact, plan):
-        artifact, networks = _programs(plan.sources(is_whole=True), plan)
+    built = _programs(sources, plan)
+    here = next((one for one in built if _is_runnable(one.plan)), None)
+    is_timed = here and sources.cuts and plan.bound.fallback and not plan.request.runner
+    if is_timed and here and _costs_more(here.artifact, plan):
+        built = _programs(plan.sources(is_whole=True), plan)
+    done = [_checked_here(one) for one in built]
+    reports = [one.report for one in done if one.report is not None]
+    artifact = joined_cpus([one.artifact for one in done])
+    return Compiled(artifact, joint_report(reports) if len(reports) > 1 else (*reports, None)[0])
+
+
+def _checked_here(built: Built) -> Compiled:
+    """The artifact for one CPU, checked if that is asked for and can be."""
+    artifact, plan = built.artifact, built.plan
     if not plan.request.check:
         return Compiled(artifact, None)
-    return _checked(artifact, networks, plan)
+    if _is_runnable(plan):
+        return _checked(artifact, built.networks, plan)
+    text = f"not checked: this CPU cannot run code for {plan.target.cpu}"
+    plan.note(f"{text}; give a command that can as `runner`")
+    return Compiled(artifact, None)
 
 
 def _is_runnable(plan: CompilePlan) -> bool:
@@ -324,8 +349,18 @@ KEPT_WHOLE = (
 KEPT_CUT = "it is kept all the same (`keep_cut=True`)"
 
 
-def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[Network]]:
-    """The artifact, and the network of each of its variants."""
+@brief
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The artifact for one CPU, and the network of each of its variants to check it by."""
+
+    artifact: Artifact
+    networks: Sequence[Network]
+    plan: CompilePlan
+
+
+def _programs(sources: Sources, plan: CompilePlan) -> list[Built]:
+    """What is compiled for each CPU."""
     if sources.cuts and plan.bound.replaced:
         raise NotCompilable(
             "a model of several parts keeps no state: the data decide what it computes",
@@ -336,18 +371,15 @@ def _programs(sources: Sources, plan: CompilePlan) -> tuple[Artifact, Sequence[N
             "a model of which parts run in ONNX Runtime has no lengths",
             "compile it for single sizes with `dims`",
         )
-    networks: Sequence[Network] = sources.networks
-    if not networks:
+    if not sources.networks:
+        plan = plan.by_cpu[-1]  # no code: it runs on all of them
         artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)
-        return _named(artifact, plan, {}, ()), sources.wholes
-    plan, networks, best = measured_networks(networks, plan)
-    return made_network(sources, networks, plan, best)
+        return [Built(_named(artifact, plan, {}, ()), sources.wholes, plan)]
+    return made_networks(sources, [measured_networks(sources.networks, one) for one in plan.by_cpu])
 
 
-def measured_networks(
-    networks: Sequence[Network], plan: CompilePlan
-) -> tuple[CompilePlan, Sequence[Network], dict[str, MeasureRecord]]:
-    """The plan with what its store knows, the best records, and the networks in their names."""
+def measured_networks(networks: Sequence[Network], plan: CompilePlan) -> Measured:
+    """The plan with what its store knows, the networks in their names, and the best records."""
     plan = with_stored_records(plan, networks)
     best = best_records(networks, plan)
     workloads = plan.known.workloads if plan.known else {}
@@ -355,29 +387,32 @@ def measured_networks(
         if key in workloads:
             dag = workloads[key].dag
             networks = [under_names_of(n, dag) if key in n.tasks else n for n in networks]
-    return plan, networks, best
+    return Measured(plan, networks, best)
 
 
-def made_network(
-    sources: Sources,
-    networks: Sequence[Network],
-    plan: CompilePlan,
-    best: Mapping[str, MeasureRecord],
-) -> tuple[Artifact, Sequence[Network]]:
-    """The artifact of these records, see `measured_networks`, and the networks to check it by."""
-    tasks = tuple(dict.fromkeys(key for network in networks for key in network.weights))
-    networks, steps = choose(networks, plan, best)
-    steps = fitting(networks, steps, plan, best)
+def made_networks(sources: Sources, measured: Sequence[Measured]) -> list[Built]:
+    """The artifact of these records for each CPU, over one image and one set of constants."""
+    builds, kept = [], choose(measured)
+    for one, (networks, steps) in zip(measured, kept, strict=True):
+        steps = fitting(networks, steps, one.plan, one.best)
+        builds.append(Build(networks, steps, one.plan.target, one.plan.n_threads))
+    plan = measured[0].plan
     with plan.progress("compiling programs") as tell:
-        verify, store = plan.request.verify, plan.store
-        artifact = compile_variants(
-            networks, steps, plan.target, plan.n_threads, tell, verify, store
-        )
+        compiled = compile_builds(builds, tell, plan.request.verify, plan.store)
+    made = zip(measured, compiled.by_cpu, builds, strict=True)
+    return [_built(sources, one, artifact, build.networks) for one, artifact, build in made]
+
+
+def _built(
+    sources: Sources, measured: Measured, artifact: Artifact, networks: Sequence[Network]
+) -> Built:
+    plan = measured.plan
+    tasks = tuple(dict.fromkeys(key for one in measured.networks for key in one.weights))
     if sources.cuts:
         parts = artifact.variants
         artifact = hybrid_artifact(parts, sources.cuts, plan.target, plan.n_threads)
         networks = sources.wholes
-    return _named(artifact, plan, tuned_latencies(best), tasks), networks
+    return Built(_named(artifact, plan, tuned_latencies(measured.best), tasks), networks, plan)
 
 
 def _named(
@@ -393,9 +428,10 @@ def _named(
 
 
 def _from(artifact: Artifact, **known: Any) -> Artifact:
-    """`artifact`, and each of its variants, with these fields."""
+    """`artifact`, each of its variants, and those for other CPUs, with these fields."""
     others = tuple(replace(other, **known) for other in artifact.others)
-    return replace(artifact, **known, others=others)
+    cpus = tuple(_from(one, **known) for one in artifact.cpus)
+    return replace(artifact, **known, others=others, cpus=cpus)
 
 
 def _has_random_weights(model: Path, header: Header) -> bool:
@@ -403,24 +439,6 @@ def _has_random_weights(model: Path, header: Header) -> bool:
     if header.random_weights is None:  # a log from before they had to be asked for
         return needs_weights(model)
     return header.random_weights and model_hash(model) == header.model_hash
-
-
-_NAME_IT = "name the model: `autotune.compile(MODEL, log=LOG)`"
-
-
-def _model_of(log: Log, log_path: Path) -> Path:
-    """The model that a log was made for, wherever it lies now. Raises UsageError, LogMismatch."""
-    if not log.header.model_path:
-        raise UsageError("the log was made for a model in memory", _NAME_IT)
-    path = origin(log.header.model_path, log.header.model_hash, log_path)
-    if not path.is_file():
-        raise UsageError(f"the model of the log is gone: {path}", _NAME_IT)
-    if model_hash(path) != log.header.model_hash:
-        raise LogMismatch(
-            f"{path} is not the model that the log was made for: its contents have changed",
-            f"if that is meant, {_NAME_IT}",
-        )
-    return path
 
 
 def _checked(artifact: Artifact, networks: Sequence[Network], plan: CompilePlan) -> Compiled:

@@ -1,6 +1,6 @@
 """⑪ Selection: a plan, the best records of a log, and a schedule for every task.
 
-best_records(networks, plan) ─► choose(networks, plan, best) ─► networks without chains, steps
+best_records(networks, plan) ─► choose([Measured]) ─► networks without chains, steps
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class CompilePlan:
     in `records` of tasks without a record in it. `store`: where programs are kept and found
     again. `max_bytes`: most bytes of constants. `given`: inputs of the user's for the check.
     `note`, `progress`: are told what is going on. `drafts`: analytic defaults of tasks that were
-    found already, by key; `carried`: those that were measured at other extents.
+    found already, by key; `carried`: those that were measured at other extents. `others`: for
+    further CPUs, the less demanding later.
     """
 
     request: CompileRequest
@@ -84,8 +85,21 @@ class CompilePlan:
     given: Given = None
     note: Note = silent
     progress: Progress = no_progress
+    others: tuple[CompilePlan, ...] = ()
     drafts: dict[str, Candidate] = field(default_factory=dict, compare=False)
     carried: set[str] = field(default_factory=set, compare=False)
+
+    @property
+    def by_cpu(self) -> tuple[CompilePlan, ...]:
+        """The plan for each CPU."""
+        given, tell = self.given, self.progress
+        others = (replace(one, given=given, progress=tell) for one in self.others)
+        return (replace(self, others=()), *others)
+
+    @property
+    def sharing(self) -> float:
+        """So many times as long a program may take to read weights in the order of another."""
+        return self.request.sharing or SHARING_COSTS
 
     @property
     def known(self) -> Log | None:
@@ -167,32 +181,56 @@ def _forms(log: Log, keys: Iterable[str]) -> set[str]:
     return {form_of(log.workloads[key].dag).text for key in keys if key in log.workloads}
 
 
-def choose(
-    networks: Sequence[Network],
-    plan: CompilePlan,
-    best: Mapping[str, MeasureRecord],
-) -> tuple[list[Network], dict[str, Steps]]:
-    """The faster alternative of every chain, and a schedule for every task.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Networks for the CPU of a plan, and the best records of their tasks."""
+
+    plan: CompilePlan
+    networks: Sequence[Network]
+    best: Mapping[str, MeasureRecord]
+
+
+def choose(measured: Sequence[Measured]) -> list[tuple[list[Network], dict[str, Steps]]]:
+    """For each CPU the faster alternative of every chain, and a schedule for every task.
 
     That of the best record, else the analytic default. A chain that was not measured as a whole and
     in all its parts is left as the analytical cost model would have it in an untuned network.
+    Weights have one order in all shapes and CPUs where that costs little.
     """
+    choices = {f"{n}:": _choice(one) for n, one in enumerate(measured)}
+    kept = {cpu: choice.networks for cpu, choice in choices.items()}
+    others = _shared(choices, weights) if (weights := shared_weights(kept)) else {}
+    return [
+        (
+            choice.networks,
+            {key: others.get(cpu + key, timed).steps for key, timed in choice.first.items()},
+        )
+        for cpu, choice in choices.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Networks without chains, and the program of each task that they call: measured, or not."""
+
+    networks: list[Network]
+    first: dict[str, Timed]
+    measured: Measured
+
+
+def _choice(given: Measured) -> _Choice:
+    plan, networks, best = given.plan, given.networks, given.best
     tasks = tasks_of(networks)
     open_keys = {key for network in networks for key in _open_alternatives(network, best)}
     unknown = [key for key in tasks if key not in best or key in open_keys]
     defaults = drafted(plan, {key: tasks[key] for key in unknown})
-    steps = {key: default.steps for key, default in defaults.items()}
-    steps |= {key: record.steps for key, record in best.items()}
     guess = {key: default.predicted_s or math.inf for key, default in defaults.items()}
     latency_s = {key: record.result.latency_s or math.inf for key, record in best.items()}
     decided = taken_in(best)
     kept = [chosen(network, latency_s, guess, decided) for network in networks]
-    used = tasks_of(kept)
+    first = {key: Timed(d.steps, guess[key]) for key, d in defaults.items()}
+    first |= {key: Timed(r.steps, latency_s[key]) for key, r in best.items()}
     n_tasks = len(tasks)
-    if weights := shared_weights(kept):
-        first = {k: Timed(r.steps, latency_s[k]) for k, r in best.items()}
-        first |= {k: Timed(d.steps, guess[k]) for k, d in defaults.items() if k not in best}
-        steps |= _shared(kept, weights, plan, {key: first[key] for key in used}, set(best))
     missing = [key for key in tasks if key not in best]
     n_carried = len(plan.carried.intersection(missing))
     if n_carried:
@@ -201,7 +239,7 @@ def choose(
     if len(missing) > n_carried:
         taken = counted_of(len(missing) - n_carried, n_tasks, "task", "take")
         plan.note(f"{taken} the analytic default")
-    return kept, {key: steps[key] for key in used}
+    return _Choice(kept, {key: first[key] for key in tasks_of(kept)}, given)
 
 
 def taken_in(best: Mapping[str, MeasureRecord]) -> dict[str, bool]:
@@ -236,37 +274,43 @@ class Timed:
     latency_s: float
 
 
-def _shared(
-    networks: Sequence[Network],
-    weights: Sequence[SharedWeights],
-    plan: CompilePlan,
-    first: Mapping[str, Timed],
-    measured: set[str],
-) -> dict[str, Steps]:
+def _shared(choices: Mapping[str, _Choice], weights: Sequence[SharedWeights]) -> dict[str, Timed]:
     """Schedules of tasks that read the same `weights`, in one order where that costs little.
 
-    `first`: the choice otherwise. Others are those in the log for `measured` tasks, and
-    equally fast ones by the cost model for the rest.
+    By the key of the task behind that of its CPU, where they are others than the choice otherwise.
     """
-    keys = sorted({key for weight in weights for key, _ in weight.users})
-    tasks = tasks_of(networks)
-    known = _measured_programs(plan, {key: first[key] for key in keys if key in measured})
-    items = [(tasks[key], first[key], known.get(key)) for key in keys]
-    find = partial(_options, target=plan.target, n_threads=plan.n_threads, max_error=plan.max_error)
-    names = [_options_key(item, plan) for item in items]
-    with plan.progress("sharing weights among variants") as tell:
-        found = cached_map(find, items, names, plan.store, _encode, _decode, tell)
-    options = dict(zip(keys, found, strict=True))
-    picked = prefer_shared(weights, options)
+    users = {key for weight in weights for key, _ in weight.users}
+    first = {cpu + key: t for cpu, one in choices.items() for key, t in one.first.items()}
+    options: dict[str, Sequence[Option]] = {}
+    for cpu, choice in choices.items():
+        keys = sorted(key for key in choice.first if cpu + key in users)
+        found = _options_of(choice, keys)
+        options |= {cpu + key: each for key, each in zip(keys, found, strict=True)}
+    plan = next(iter(choices.values())).measured.plan
+    picked = prefer_shared(weights, options, plan.sharing)
     changed = {key: o for key, o in picked.items() if o.steps != first[key].steps}
     if changed:
         most = max(o.latency_s / first[key].latency_s for key, o in changed.items())
-        taken = counted_of(len(changed), len(keys), "task", "take")
-        plan.note(
-            f"{taken} a program that packs weights as other variants do "
+        taken = counted_of(len(changed), len(options), "task", "take")
+        others = "variants" if len(choices) == 1 else "CPUs"
+        plan.request.note(
+            f"{taken} a program that packs weights as other {others} do "
             f"(at most {100 * (most - 1):.1f} % slower)"
         )
-    return {key: option.steps for key, option in changed.items()}
+    return {key: Timed(option.steps, option.latency_s) for key, option in changed.items()}
+
+
+def _options_of(choice: _Choice, keys: Sequence[str]) -> list[list[Option]]:
+    """Those of each task: in the log for measured ones, by the cost model for the rest."""
+    plan, measured = choice.measured.plan, choice.measured.best
+    tasks = tasks_of(choice.networks)
+    known = _measured_programs(plan, {k: choice.first[k] for k in keys if k in measured})
+    items = [(tasks[key], choice.first[key], known.get(key)) for key in keys]
+    settings = plan.target, plan.n_threads, plan.max_error, plan.sharing
+    names = [_options_key(item, plan) for item in items]
+    find = partial(_options, settings=settings)
+    with plan.progress("sharing weights") as tell:
+        return cached_map(find, items, names, plan.store, _encode, _decode, tell)
 
 
 _Item: TypeAlias = tuple[ComputeDAG, Timed, list[Timed] | None]
@@ -278,7 +322,7 @@ def _options_key(item: _Item, plan: CompilePlan) -> str:
     dag, first, others = item
     task = candidate_key(dag, plan.target, plan.n_threads, plan.max_error)
     known = [f"{steps_text(t.steps)} {t.latency_s!r}" for t in (first, *(others or ()))]
-    return key_of("options", task, str(others is not None), *known)
+    return key_of("options", task, str(others is not None), repr(plan.sharing), *known)
 
 
 def _encode(options: list[Option]) -> bytes:
@@ -293,18 +337,11 @@ def _decode(content: bytes) -> list[Option]:
         raise ValueError("no options") from error
 
 
-def _options(
-    item: _Item,
-    target: Target,
-    n_threads: int,
-    max_error: float,
-) -> list[Option]:
+def _options(item: _Item, settings: tuple[Target, int, float, float]) -> list[Option]:
     """The fastest programs of a task, one for every order of its weights."""
     dag, first, others = item
     if others is None:
-        found = default_alternatives(
-            dag, target, n_threads, max_error, _N_ALTERNATIVES, SHARING_COSTS
-        )
+        found = default_alternatives(dag, *settings[:3], _N_ALTERNATIVES, settings[3])
         others = [Timed(c.steps, c.predicted_s or math.inf) for c in found]
     known: dict[object, str] = {}
     options: dict[tuple[tuple[str, str], ...], Option] = {}
@@ -359,7 +396,7 @@ def _measured_programs(plan: CompilePlan, first: Mapping[str, Timed]) -> dict[st
             continue
         timed = ((record, record.result.latency_s or math.inf) for record in records)
         for record, latency_s in timed:
-            if latency_s <= SHARING_COSTS * first[key].latency_s:
+            if latency_s <= plan.sharing * first[key].latency_s:
                 with suppress(LogMismatch):  # steps of another version
                     found[key].append(Timed(record.steps, latency_s))
     return found

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.api.bindings import variants_of
-from autotune.api.compile.compiling import made_network, measured_networks, plan_of_log
+from autotune.api.compile.compiling import made_networks, measured_networks, plan_of_log
 from autotune.api.compile.selection import CompilePlan
 from autotune.api.request import CompileRequest, Note, never, silent
 from autotune.api.sources import model_bytes
@@ -112,8 +112,8 @@ class _Search:
         request = CompileRequest(log=path, target="log", check=False, store="none")
         plan = plan_of_log(request)
         self._sources = sources = plan.sources()
-        plan, networks, best = measured_networks(sources.networks, plan)
-        self._plan, self._networks, self._best = plan, networks, best
+        self._measured = measured = measured_networks(sources.networks, plan)
+        self._networks, self._best = measured.networks, measured.best
         self._n_known = 1 + max((r.sequence for r in log.records), default=-1)
         self._most = _most_models(plan)
         self._taken: dict[str, bool] = {}
@@ -193,8 +193,8 @@ class _Search:
         for key, is_taken in taken.items():
             told = InNetwork(1.0, 1.0, 1.0, 1, 1.0, 0, is_taken)
             best[key] = replace(best[key], in_network=told)
-        artifact, _ = made_network(self._sources, self._networks, self._plan, best)
-        return proved_model(artifact)
+        (made,) = made_networks(self._sources, [replace(self._measured, best=best)])
+        return proved_model(made.artifact)
 
     def _levels(self, called: frozenset[str]) -> list[list[Change]]:
         """Networks to compile, as their changes: the first alternative of each task, the next …
@@ -225,7 +225,7 @@ class _Search:
             if key in called
         }
         found, so_far, whole_s = {}, 0.0, sum(times.values())
-        plan, log = self._plan, self._plan.log
+        plan, log = self._measured.plan, self._measured.plan.log
         ranked = ranked_records(log.records if log else ())
         for key in sorted(times, key=lambda k: -times[k]):
             if so_far > _HEAVY * whole_s:

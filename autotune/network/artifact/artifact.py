@@ -9,7 +9,7 @@ inputs give equal bytes. `loading` reads it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Annotated, Any, BinaryIO, TypeAlias
@@ -52,6 +52,8 @@ FORMAT = "autotune-artifact"
 VERSION = 8
 """Of what is written. Fields tell a file with one shape from one with several (`variants`) and from
 one with parts for ONNX Runtime (`networks`: see `hybrid`)."""
+CPUS, OF_SEVERAL_CPUS = "cpus", 9
+"""The field of a file for several CPUs, and its version, which versions of before refuse."""
 
 MOST = 1 << 48
 """Bytes, elements, iterations: more than any memory."""
@@ -200,7 +202,8 @@ class Artifact:
     has some; its variants take different numbers of new places. `lengths`: see `Network`; the
     inputs that hold numbers are none of the model's own, nor are outputs that hold `written` ones.
     `works`: what tasks of all variants do at least, by key. `ragged`: of one over the tokens of
-    rows. `texts`: of strings, which are numbers of ports.
+    rows. `texts`: of strings, which are numbers of ports. `cpus`: the same model for other CPUs,
+    over the same image and constants: see `cpus`.
     """
 
     name: _PathText
@@ -223,6 +226,7 @@ class Artifact:
     constant_inputs: Annotated[ConstantsField, _NAMED, LEFT_OUT] = field(default_factory=dict)
     precision: Annotated[str, Holds(PRECISION_NAMES.__contains__, "a precision"), LEFT_OUT] = "f32"
     others: Annotated[tuple[Artifact, ...], Apart(None)] = ()
+    cpus: Annotated[tuple[Artifact, ...], Apart(None)] = ()
     constant_kinds: Annotated[Mapping[str, int], Apart(None)] = field(
         default_factory=dict, compare=False
     )
@@ -252,7 +256,7 @@ class Artifact:
         inputs, outputs = (
             tuple(end.at(numbers) for end in ends) for ends in (self.own_inputs, self.outputs)
         )
-        return replace(self, inputs=inputs, outputs=outputs, lengths={}, others=())
+        return replace(self, inputs=inputs, outputs=outputs, lengths={}, others=(), cpus=())
 
     @property
     def possible(self) -> dict[str, range]:
@@ -268,7 +272,12 @@ class Artifact:
     @property
     def variants(self) -> tuple[Artifact, ...]:
         """The model at each of its shapes: this artifact, without `others`, and these."""
-        return (replace(self, others=()), *self.others)
+        return (replace(self, others=(), cpus=()), *self.others)
+
+    @property
+    def by_cpu(self) -> tuple[Artifact, ...]:
+        """The model for each CPU: this artifact, without `cpus`, and these."""
+        return (replace(self, cpus=()), *self.cpus)
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Restore from a pickle; one that holds the constants has lost their alignment."""
@@ -282,7 +291,8 @@ class Artifact:
 
     def over_the_constants(self) -> Iterator[Artifact]:
         """All artifacts that share `constants`, this one included."""
-        yield from (self, *self.others)
+        for one in (self, *self.cpus):
+            yield from (one, *one.others)
 
     def manifest(self) -> dict[str, Any]:
         """All but the objects and constants, as JSON values."""
@@ -296,10 +306,24 @@ class Artifact:
 
     def write(self, out: BinaryIO) -> None:
         """Write the artifact to an open file. Raises OSError."""
-        manifest = self.manifest()
-        if self.others:
-            manifest = joined([manifest, *(other.manifest() for other in self.others)])
-        write_file(out, manifest, self.variants, self.image, self.constants)
+        several = self.by_cpu
+        models = tuple(dict.fromkeys(data for one in several for data in one.onnx_files()))
+        manifest = manifests_by_cpu([one.whole_manifest(models) for one in several])
+        networks = [network for one in several for network in one.networks()]
+        write_file(out, manifest, networks, self.image, self.constants, models)
+
+    def whole_manifest(self, models: tuple[bytes, ...]) -> dict[str, Any]:
+        """The manifest of all shapes. `models`: the ONNX files that segments may name."""
+        several = [one.manifest() for one in self.variants]
+        return joined(several) if self.others else several[0]
+
+    def networks(self) -> Sequence[Artifact]:
+        """All compiled networks, in the order of the manifest."""
+        return self.variants
+
+    def onnx_files(self) -> Iterable[bytes]:
+        """What ONNX Runtime runs."""
+        return ()
 
     def facts(self) -> dict[str, Any]:
         """Facts that the machine code of a network relies on: addresses, sizes, kernels, entry."""
@@ -403,3 +427,15 @@ def joined(manifests: Sequence[Json]) -> dict[str, Any]:
             if manifest.get(name) != shared.get(name):
                 variant[name] = manifest.get(name, None if name == "state" else {})
     return shared | {"variants": variants}
+
+
+def manifests_by_cpu(several: Sequence[Json]) -> dict[str, Any]:
+    """One manifest: what they have in common, and the rest of each."""
+    first, *others = several
+    if not others:
+        return dict(first)
+    shared = {
+        name: value for name, value in first.items() if all(x.get(name) == value for x in others)
+    }
+    own = [{n: value for n, value in one.items() if n not in shared} for one in several]
+    return {**shared, "version": OF_SEVERAL_CPUS, CPUS: own}

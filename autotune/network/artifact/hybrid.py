@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 from numpy.typing import NDArray
 
@@ -27,7 +27,6 @@ from autotune.network.artifact.artifact import (
     Artifact,
     Endpoint,
     KernelInfo,
-    write_file,
 )
 from autotune.network.artifact.container import Bytes, Json, model_name, require
 from autotune.network.artifact.hybrid_manifest import (
@@ -121,22 +120,32 @@ class HybridArtifact(Artifact):
     segments: Annotated[tuple[HybridSegment, ...], Apart(None)] = ()
 
     def over_the_constants(self) -> Iterator[Artifact]:
-        """This artifact and its networks, at each of its shapes."""
+        """This artifact and its networks, at each of its shapes and for each CPU."""
         yield self
         yield from (s.network for s in leaves(self.segments) if s.network is not None)
-        for other in self.others:
+        for other in (*self.others, *self.cpus):
             yield from other.over_the_constants()
 
-    def write(self, out: BinaryIO) -> None:
+    def networks(self) -> Sequence[Artifact]:
+        """Those of all segments."""
+        return [s.network for s in self._leaves() if s.network is not None]
+
+    def onnx_files(self) -> Iterable[bytes]:
+        """Those of all other segments."""
+        return (s.onnx for s in self._leaves() if s.network is None)
+
+    def _leaves(self) -> Iterator[HybridSegment]:
+        variants: Sequence[Any] = self.variants
+        return (s for variant in variants for s in leaves(variant.segments))
+
+    def whole_manifest(self, models: tuple[bytes, ...]) -> dict[str, Any]:
         """As that of any artifact."""
-        variants: list[Any] = list(self.variants)
-        segments = [s for v in variants for s in leaves(v.segments)]
-        networks = [s.network for s in segments if s.network is not None]
-        models = tuple(dict.fromkeys(s.onnx for s in segments if s.network is None))
+        variants: Sequence[Any] = self.variants
+        networks = self.networks()
         whole = self.manifest()
         shared = {name: value for name, value in whole.items() if name not in OF_VARIANT}
         numbers = iter(range(len(networks)))
-        manifest = shared | {
+        return shared | {
             "networks": [
                 {name: network.manifest()[name] for name in OF_VARIANT} for network in networks
             ],
@@ -145,7 +154,6 @@ class HybridArtifact(Artifact):
                 for variant in variants
             ],
         }
-        write_file(out, manifest, networks, self.image, self.constants, models)
 
 
 def _plan(

@@ -9,7 +9,7 @@ Two calls with the same task and the same layouts share one object; equal consta
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -40,7 +40,7 @@ from autotune.network.compile.works import works_of
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.steps import Algorithm, Steps, steps_text
 from autotune.strides import dense
-from autotune.target import Target
+from autotune.target import Target, common_target
 from autotune.target.isa import HOST
 from autotune.te.dag import ComputeDAG
 from autotune.version import __version__
@@ -91,31 +91,101 @@ def compile_variants(
     `networks` are those of `variants.unified`. Equal programs are compiled once, equal constants
     stored once.
     """
-    outlines = Outlines(target, store, verify)
+    return compile_builds([Build(networks, steps, target, n_threads)], tell, verify, store)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """The networks of a model for one CPU, with a schedule for every task."""
+
+    networks: Sequence[Network]
+    steps: Mapping[str, Steps]
+    target: Target
+    n_threads: int
+
+
+def compile_builds(
+    builds: Sequence[Build],
+    tell: OnProgress = lambda n_done, n_all: None,
+    verify: bool = False,
+    store: FileStore | None = None,
+) -> Artifact:
+    """`compile_variants` for several CPUs of one architecture: one image over one set of constants.
+
+    What all of them run (calls, the team) is code for the most that they have in common.
+    """
+    targets = [build.target for build in builds]
+    drawn = [_drawn(build, len(builds) > 1, verify, store) for build in builds]
+    constants = ConstantPool(unit for one in drawn for units in one.units for unit in units)
+    layouts = [one.layouts(constants) for one in drawn]
+    objects = [
+        code
+        for one, target in zip(drawn, targets, strict=True)
+        for code in _compile(list(one.works.values()), target, tell, store).values()
+    ]
+    data = constants.data()
+    each = [(one, build) for build, own in zip(builds, layouts, strict=True) for one in own]
+    entries = [_entry(one, build.target, store, n) for n, (one, build) in enumerate(each)]
+    image = link_networks([*objects, *_shared(common_target(targets), store)], entries)
+    numbers = iter(range(len(each)))
+    first, *others = (
+        _made(build, own, image, numbers, data) for build, own in zip(builds, layouts, strict=True)
+    )
+    return replace(first, constant_kinds=constants.kinds, cpus=tuple(others))
+
+
+def _made(
+    build: Build,
+    layouts: Sequence[NetworkLayout],
+    image: Image,
+    numbers: Iterator[int],
+    data: Bytes,
+) -> Artifact:
+    """The artifact of a build. `numbers`: of the entries of its networks."""
+    target = build.target
+    known = {task: work for one in build.networks for task, work in works_of(one, target).items()}
+    first, *others = (
+        replace(
+            _artifact(layout, image, next(numbers), data, target),
+            n_threads=build.n_threads,
+            works=known,
+        )
+        for layout in layouts
+    )
+    return replace(first, others=tuple(others))
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The units and roots of the networks of a build, and each program that it has, once."""
+
+    networks: Sequence[Network]
+    units: list[list[Unit]]
+    roots: list[Mapping[str, str]]
+    works: dict[str, _Work]
+
+    def layouts(self, constants: ConstantPool) -> list[NetworkLayout]:
+        """Addresses in all networks."""
+        each = zip(self.networks, self.units, self.roots, strict=True)
+        return [NetworkLayout(*one, constants) for one in each]
+
+
+def _drawn(build: Build, is_one_of: bool, verify: bool, store: FileStore | None) -> _Drawn:
+    """`is_one_of`: the names of its programs tell the CPU."""
+    outlines = Outlines(build.target, store, verify)
+    cpu = build.target.key if is_one_of else ""
     prefixes: dict[ProgramKey, str] = {}
-    units: list[list[Unit]] = []
-    roots: list[Mapping[str, str]] = []
-    works: dict[str, _Work] = {}
-    for network in networks:
-        found = _outlines(network, steps, outlines)
+    drawn = _Drawn(build.networks, [], [], {})
+    for network in build.networks:
+        found = _outlines(network, build.steps, outlines)
         programs = _programs(network, found)
         shared = aliases(network, programs, [one.outline.in_place for one in found])
-        units.append(_units(network, steps, found, programs, shared, prefixes))
-        roots.append(alias_roots(shared))
-        for unit, one in zip(units[-1], found, strict=True):
-            works.setdefault(unit.prefix, _Work(unit.prefix, unit.program, one.dag, one.steps))
-    constants = ConstantPool(unit for each in units for unit in each)
-    layouts = [NetworkLayout(*each, constants) for each in zip(networks, units, roots, strict=True)]
-    objects = _compile(list(works.values()), target, tell, store)
-    data = constants.data()
-    entries = [_entry(layout, target, store, n) for n, layout in enumerate(layouts)]
-    image = link_networks([*objects.values(), *_shared(target, store)], entries)
-    known = {task: work for one in networks for task, work in works_of(one, target).items()}
-    first, *others = (
-        replace(_artifact(layout, image, n, data, target), n_threads=n_threads, works=known)
-        for n, layout in enumerate(layouts)
-    )
-    return replace(first, constant_kinds=constants.kinds, others=tuple(others))
+        drawn.units.append(_units(network, build.steps, found, programs, shared, prefixes, cpu))
+        drawn.roots.append(alias_roots(shared))
+        for unit, one in zip(drawn.units[-1], found, strict=True):
+            work = _Work(unit.prefix, unit.program, one.dag, one.steps)
+            drawn.works.setdefault(unit.prefix, work)
+    return drawn
 
 
 def link_networks(objects: Sequence[bytes], entries: Sequence[bytes]) -> Image:
@@ -229,6 +299,7 @@ def _units(
     programs: Sequence[Program],
     found: Mapping[int, Alias],
     prefixes: dict[ProgramKey, str],
+    cpu: str,
 ) -> list[Unit]:
     out: list[Unit] = []
     each = zip(network.calls, known, programs, strict=True)
@@ -238,14 +309,15 @@ def _units(
         program = limited(program, one.dag, _rows_of(network, call))
         key = _program_key(call, program)
         if key not in prefixes:
-            prefixes[key] = _prefix(one.text, steps[call.task], key)
+            prefixes[key] = _prefix(one.text, steps[call.task], key, cpu)
         out.append(Unit(call, program, prefixes[key], one.outline.cycles))
     return out
 
 
-def _prefix(dag: str, steps: Steps, key: ProgramKey) -> str:
+def _prefix(dag: str, steps: Steps, key: ProgramKey, cpu: str) -> str:
     """Of the symbols of a program: the same in every network, so that it is compiled once."""
-    return f"p{int(key_of(dag, steps_text(steps), repr(key))[:_PREFIX_DIGITS], 16)}_"
+    own = [cpu] if cpu else []
+    return f"p{int(key_of(dag, steps_text(steps), repr(key), *own)[:_PREFIX_DIGITS], 16)}_"
 
 
 def _program_key(call: TaskCall, program: Program) -> ProgramKey:

@@ -1,15 +1,15 @@
 """⑩ One packing layout per weight: programs of several shapes that read it in the same order.
 
-    shared_weights(networks) ─► tasks that read the same weights
+    shared_weights({"": networks}) ─► tasks that read the same weights
     forms(dag, steps) ─► the packing layout of each constant of a program, as a digest
     in_blocks(dag, steps, block) ─► the same program, whose weights are in the order of other tiles
     prefer_shared(weights, options) ─► for every task the fastest of the options that share most
 
-Every variant of a model has programs of its own over the same weights. A weight that two of them
-pack differently is stored twice; many tasks have programs of other orders that are as fast within
-the accuracy of a measurement or of the analytical cost model. The others read blocks of the last
-dimension (`Pack.block`), which is the order of a program whose register tile is as wide as a block:
-of several streams, or with gaps, where their own tile is another one.
+Every variant of a model has programs of its own over the same weights, and so has every CPU. A
+weight that two of them pack differently is stored twice; many tasks have programs of other orders
+that are as fast within the accuracy of a measurement or of the analytical cost model. The others
+read blocks of the last dimension (`Pack.block`), which is the order of a program whose register
+tile is as wide as a block: of several streams, or with gaps, where their own tile is another one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Placeholder
 
 SHARING_COSTS = 1.03
-"""A program may take so many times as long as the fastest to read a weight as another one does."""
-
+"""A program may take so many times as long as the fastest to read a weight as another one does,
+where nobody says how many."""
 
 _SMALLEST_BYTES = 4096
 """Smaller constants are not worth a slower program."""
@@ -66,14 +66,18 @@ class Option:
     forms: Mapping[str, str]
 
 
-def shared_weights(networks: Sequence[Network]) -> list[SharedWeights]:
-    """Weights that several tasks of `unified` networks read, largest first."""
+def shared_weights(networks: Mapping[str, Sequence[Network]]) -> list[SharedWeights]:
+    """Weights that several tasks of `unified` networks read, largest first.
+
+    `networks`: of each CPU, by what comes before the keys of its tasks.
+    """
     users: dict[object, set[tuple[str, str]]] = {}
     sizes: dict[object, int] = {}
-    for call in (call for network in networks for call in network.calls):
+    each = [(cpu, call) for cpu, own in networks.items() for one in own for call in one.calls]
+    for cpu, call in each:
         for name, array in call.constants.items():
             place = array.ctypes.data, array.shape  # some are views of others
-            users.setdefault(place, set()).add((call.task, name))
+            users.setdefault(place, set()).add((cpu + call.task, name))
             sizes[place] = array.nbytes
     found: dict[frozenset[tuple[str, str]], int] = {}
     for key, tasks in users.items():
@@ -169,16 +173,18 @@ def _counting(dag: ComputeDAG, program: Program) -> dict[str, Array]:
 
 
 def prefer_shared(
-    weights: Sequence[SharedWeights], options: Mapping[str, Sequence[Option]]
+    weights: Sequence[SharedWeights],
+    options: Mapping[str, Sequence[Option]],
+    most: float = SHARING_COSTS,
 ) -> dict[str, Option]:
     """The first program of every task in `options` among those that share most weights.
 
     Options are in order of preference: the first is what the task would take by itself, and others
-    may not take longer than `SHARING_COSTS` times as long. Largest weights first, each in the form
+    may not take longer than `most` times as long. Largest weights first, each in the form
     that most of its tasks have an option for; the others of its tasks then agree on a second form,
     and so on.
     """
-    left = {task: _fast_enough(found) for task, found in options.items()}
+    left = {task: _fast_enough(found, most) for task, found in options.items()}
     for weight in weights:
         users = sorted(user for user in weight.users if user[0] in left)
         while users:
@@ -190,8 +196,8 @@ def prefer_shared(
     return {task: found[0] for task, found in left.items()}
 
 
-def _fast_enough(options: Sequence[Option]) -> list[Option]:
-    limit = SHARING_COSTS * options[0].latency_s
+def _fast_enough(options: Sequence[Option], most: float) -> list[Option]:
+    limit = most * options[0].latency_s
     return [option for option in options if option.latency_s <= limit]
 
 

@@ -3,17 +3,14 @@
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 
-typedef struct {
-  unsigned long word, bits; /* a word of the auxiliary vector, and bits of it */
-} Needed;
-
-static int cpu_fits(void) {
-  static const Needed needed[] = {NEEDED};
+static int cpu_fits(const Cpu *cpu) {
   const int get_vector_length = 51, length = 0xffff;
-  for (size_t n = 0; n < sizeof needed / sizeof *needed; n++)
-    if ((getauxval(needed[n].word) & needed[n].bits) != needed[n].bits) return 0;
+  for (int n = 0; n < cpu->n_needed; n++) {
+    const Needed *x = &cpu->needed[n];
+    if ((getauxval(x->word) & x->bits) != x->bits) return 0;
+  }
   /* code for vectors of a length is wrong for any other one */
-  return !VECTOR_BYTES || (prctl(get_vector_length) & length) == VECTOR_BYTES;
+  return !cpu->vector_bytes || (prctl(get_vector_length) & length) == cpu->vector_bytes;
 }
 
 static int allow_tiles(void) { return 1; }

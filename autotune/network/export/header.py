@@ -158,7 +158,7 @@ def header(interface: LibraryInterface, is_separate: bool) -> str:
         calls=text.format(**known, begin=begin) + shapes,
         model=_comment(artifact.name),
         version=artifact.autotune_version,
-        cpu=interface.target.cpu,
+        cpu=interface.cpu,
         sizes="\n".join([*_sizes(interface), *_texts(interface)]),
         threads=f"{n} thread" if n == 1 else f"{n} threads",
         weights="beside the library" if is_separate else "none is needed",

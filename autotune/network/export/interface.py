@@ -86,6 +86,11 @@ class LibraryInterface:
         return self.artifact.variants
 
     @property
+    def of_all_cpus(self) -> tuple[Artifact, ...]:
+        """The network at each of its shapes for the first CPU, for the second …"""
+        return tuple(variant for one in self.artifact.by_cpu for variant in one.variants)
+
+    @property
     def is_by_shape(self) -> bool:
         """Whether shapes of inputs choose the variant, not a number of new places."""
         return self.state is None or not self.state.capacity
@@ -115,9 +120,19 @@ class LibraryInterface:
         return by_size([variant.own_inputs for variant in self.variants])
 
     @property
+    def targets(self) -> tuple[Target, ...]:
+        """The CPUs that it is for, the less demanding later."""
+        return tuple(one.target for one in self.artifact.by_cpu)
+
+    @property
     def target(self) -> Target:
-        """The CPU that it is for."""
-        return self.artifact.target
+        """The last of them."""
+        return self.targets[-1]
+
+    @property
+    def cpu(self) -> str:
+        """Their names: `znver4, x86-64-v3`."""
+        return ", ".join(target.cpu for target in self.targets)
 
     def signature(self) -> str:
         """Inputs, outputs and what the network was compiled for, as JSON."""
@@ -126,7 +141,7 @@ class LibraryInterface:
                 "name": self.name,
                 "model": self.artifact.name,
                 "autotune": self.artifact.autotune_version,
-                "cpu": self.target.cpu,
+                "cpu": self.cpu,
                 "features": list(needed_features(self.target)),
                 "threads": self.artifact.n_threads,
                 "inputs": [_described(tensor) for tensor in self.inputs],

@@ -64,7 +64,7 @@ def write_library(
         raise cannot_write(folder, error) from error
     weights = artifact.constants.nbytes
     code = sizes[f"lib{name}.so"] - (0 if is_separate else weights)
-    return Exported(name, artifact.target.cpu, folder, sizes, weights, code)
+    return Exported(name, interface.cpu, folder, sizes, weights, code)
 
 
 def _take_places(files: Sequence[Path], folder: Path) -> None:

@@ -270,7 +270,7 @@ def companions(interface: LibraryInterface, is_separate: bool) -> dict[str, str]
         "name": name,
         "model": " ".join(artifact.name.split()),
         "version": artifact.autotune_version,
-        "cpu": interface.target.cpu,
+        "cpu": interface.cpu,
         "libraries": " ".join(linked_with(interface)),
         "cmake": ";".join(name.removeprefix("-l") for name in linked_with(interface)),
     }

@@ -2,17 +2,14 @@
 
 #include <sys/auxv.h>
 
-typedef struct {
-  unsigned long word, bits; /* a word of the auxiliary vector, and bits of it */
-} Needed;
-
-static int cpu_fits(void) {
-  static const Needed needed[] = {NEEDED};
+static int cpu_fits(const Cpu *cpu) {
   unsigned long n_bytes;
-  for (size_t n = 0; n < sizeof needed / sizeof *needed; n++)
-    if ((getauxval(needed[n].word) & needed[n].bits) != needed[n].bits) return 0;
+  for (int n = 0; n < cpu->n_needed; n++) {
+    const Needed *x = &cpu->needed[n];
+    if ((getauxval(x->word) & x->bits) != x->bits) return 0;
+  }
   __asm__(".option push\n.option arch, +v\ncsrr %0, vlenb\n.option pop" : "=r"(n_bytes));
-  return n_bytes >= VECTOR_BYTES;
+  return n_bytes >= (unsigned long)cpu->vector_bytes;
 }
 
 static int allow_tiles(void) { return 1; }

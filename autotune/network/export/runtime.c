@@ -123,6 +123,17 @@ static void give_back(const char *seat) {
 
 /* Models --------------------------------------------------------------------------------------- */
 
+/* Take the first code that this CPU runs, in all models of the process; with `any`, the least. */
+static int for_this_cpu(int any) {
+  for (int n = 0; n < N_CPUS; n++)
+    if ((any && n == N_CPUS - 1) || cpu_fits(&cpus[n])) {
+      if (cpus[n].needs_tiles && !allow_tiles()) continue;
+      __atomic_store_n(&variants, all_variants + n * N_VARIANTS, __ATOMIC_RELAXED);
+      return 1;
+    }
+  return 0;
+}
+
 static size_t place_bytes(const Variant *v, int64_t n_threads) {
   size_t table = ALIGNED(8 * (size_t)v->n_words, 64);
   size_t job = JOB_BYTES + LINE * n_threads + LINE +
@@ -176,9 +187,8 @@ int M(create)(const M(options) *given, M(model) **out) {
   if (!out) return S(NO_ARGUMENT);
   *out = NULL;
   if (given) options = *given;
-  if (!options.any_cpu && !cpu_fits()) return S(OTHER_CPU);
+  if (!for_this_cpu(options.any_cpu)) return S(OTHER_CPU);
   if (options.threads < 0 || options.callers < 0) return S(NO_ARGUMENT);
-  if (!allow_tiles()) return S(OTHER_CPU);
   if (!another(&TEAM_SYMBOL)) return S(NO_MEMORY);
   m = calloc(1, sizeof *m);
   if (!m) return S(NO_MEMORY);

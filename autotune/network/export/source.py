@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 
 from autotune.codegen.team import ports_code, team, team_code
@@ -62,11 +62,19 @@ _INCLUDES = """\
 #define S(x) {guard}_##x
 #define TEAM_SYMBOL {team}
 #define FEATURES_TEXT {features}
-#define NEEDED {needed}
 
 enum {{
 {numbers}
 }};
+
+typedef struct {{
+  {needed_fields}
+}} Needed;
+
+typedef struct {{
+  const Needed *needed;
+  int n_needed, vector_bytes, needs_tiles;
+}} Cpu;
 
 typedef struct {{
   int kind;
@@ -109,7 +117,7 @@ def symbols(interface: LibraryInterface) -> dict[str, str]:
     name = interface.name
     found = {f"{team.SYMBOLS}{routine}": f"{name}_team_{routine}" for routine in _ROUTINES}
     found |= {f"{ports_code.SYMBOLS}{routine}": f"{name}_ports_{routine}" for routine in _PORTS}
-    for variant in interface.variants:
+    for variant in interface.of_all_cpus:
         for symbol, short in ((RUN, "run"), (KERNELS, "kernels")):
             own = entry_name(symbol, variant.entry)
             found[own] = f"{name}_image_{short}_{variant.entry}"
@@ -122,8 +130,9 @@ def text_of(file: str) -> str:
 
 
 def _head(interface: LibraryInterface, is_separate: bool) -> str:
-    needed = needed_features(interface.target)
+    architecture = interface.target.architecture
     numbers = {
+        "N_CPUS": len(interface.targets),
         "N_VARIANTS": len(interface.variants),
         "N_INPUTS": max(len(v.own_inputs) for v in interface.variants),
         "N_OUTPUTS": max(len(v.outputs) for v in interface.variants),
@@ -139,8 +148,6 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
         "IS_HERE": _IS_HERE,
         "PATIENCE_NS": round(team.PATIENCE_S * 1e9),
         "PART_NS": round(team.PART_S * 1e9),
-        "NEEDS_TILES": int(FEATURE in needed),
-        "VECTOR_BYTES": _vector_bytes(interface.target),
         **{name: getattr(team_code, name) for name in (*_TEAM, *_SETTINGS)},
         **{f"JOB_{name}": getattr(team_code, name) for name in _JOB},
         **{f"PLAN_{name}": getattr(ports_code, name) for name in _PLAN},
@@ -152,13 +159,13 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
         name=interface.name,
         guard=interface.name.upper(),
         team=TEAM_SYMBOL,
-        features=quoted(" ".join(needed)),
-        needed=_bits(interface.target.architecture, needed),
+        features=quoted(" ".join(needed_features(interface.target))),
+        needed_fields=_WORDS if architecture.capabilities else _REGISTERS,
         numbers="\n".join(lines).rstrip(","),
     )
     sizes = {
-        "ARENA_BYTES": _aligned(max(v.arena_bytes for v in interface.variants)),
-        "STAGING_BYTES": max(_staging(v)[1] for v in interface.variants),
+        "ARENA_BYTES": _aligned(max(v.arena_bytes for v in interface.of_all_cpus)),
+        "STAGING_BYTES": max(_staging(v)[1] for v in interface.of_all_cpus),
         "CONSTANTS_BYTES": interface.artifact.constants.nbytes,
     }
     words = [f"#define {name} ((size_t){value})" for name, value in sizes.items()]
@@ -172,19 +179,36 @@ def _vector_bytes(target: Target) -> int:
     return target.vector_bits // 8 if target.isa.is_scalable else 0
 
 
-def _bits(architecture: Architecture, features: Iterable[str]) -> str:
+_REGISTERS = """uint32_t leaf, subleaf, at, bits;
+  uint64_t saved; /* registers that the system saves, as bits of XCR0 */"""
+_WORDS = "unsigned long word, bits; /* a word of the auxiliary vector, and bits of it */"
+
+
+def _bits(architecture: Architecture, features: Iterable[str]) -> list[str]:
     """Rows of what the probe asks for: bits of registers that tell a CPU, or of Linux' words."""
     if architecture.capabilities:
         words: dict[str, int] = {}
         told = architecture.capabilities
         for word, bit in (told[name] for name in features if name in told):
             words[word] = words.get(word, 0) | 1 << bit
-        return ", ".join(f"{{{word}, {bits:#x}}}" for word, bits in words.items())
+        return [f"{{{word}, {bits:#x}}}" for word, bits in words.items()]
     rows = cpuid.bits_of(features).items()
-    return ", ".join(
+    return [
         f"{{{leaf:#x}, {subleaf}, {register}, {bits:#x}, {saved:#x}}}"
         for (leaf, subleaf, register, saved), bits in rows
-    )
+    ]
+
+
+def _cpus(targets: Sequence[Target]) -> Iterator[str]:
+    """The CPUs that there is code for, the first that fits counts."""
+    rows = []
+    for n, target in enumerate(targets):
+        features = needed_features(target)
+        bits = _bits(target.architecture, features)
+        yield f"static const Needed needed_{n}[] = {{{', '.join(bits) or '{0}'}}};"
+        told = f"{len(bits)}, {_vector_bytes(target)}, {int(FEATURE in features)}"
+        rows.append(f"{{needed_{n}, {told}}}")
+    yield f"static const Cpu cpus[] = {{{', '.join(rows)}}};"
 
 
 def _aligned(n_bytes: int) -> int:
@@ -223,8 +247,9 @@ def _tables(interface: LibraryInterface) -> Iterator[str]:
             yield f"extern int64_t {name}_{kind}_{routine}({', '.join(['int64_t'] * n)});"
             yield f"#define {kind}_{routine} {name}_{kind}_{routine}"
     yield f"static const int order[] = {{{', '.join(map(str, interface.order))}}};"
+    yield from _cpus(interface.targets)
     rows = []
-    for k, variant in enumerate(interface.variants):
+    for k, variant in enumerate(interface.of_all_cpus):
         plan, (ports, _) = call_plan(variant), _staging(variant)
         yield f"static const int64_t plan_{k}[] = {{{', '.join(map(str, plan.words))}}};"
         yield f"static const Port ports_{k}[] = {{{', '.join(ports) or '{0}'}}};"
@@ -234,7 +259,8 @@ def _tables(interface: LibraryInterface) -> Iterator[str]:
             f"  {{plan_{k}, ports_{k}, {len(plan.inputs)}, {len(plan.outputs)}, {variant.n_bases}, "
             f"{plan.all_words}, {plan.n_lengths}, {len(variant.kernels)}, {kernels}, {run}}}"
         )
-    yield "static const Variant variants[] = {\n" + ",\n".join(rows) + "\n};"
+    yield "static const Variant all_variants[] = {\n" + ",\n".join(rows) + "\n};"
+    yield "static const Variant *variants = all_variants; /* for this CPU */"
 
 
 def _constants(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str:

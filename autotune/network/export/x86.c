@@ -2,20 +2,14 @@
 
 #include <cpuid.h>
 
-typedef struct {
-  uint32_t leaf, subleaf, at, bits;
-  uint64_t saved; /* registers that the system saves, as bits of XCR0 */
-} Needed;
-
-static int cpu_fits(void) {
-  static const Needed needed[] = {NEEDED};
+static int cpu_fits(const Cpu *cpu) {
   uint32_t r[4], low = 0, high = 0;
   uint64_t saved;
   __cpuid(1, r[0], r[1], r[2], r[3]);
   if (r[2] >> 27 & 1) __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   saved = (uint64_t)high << 32 | low;
-  for (size_t n = 0; n < sizeof needed / sizeof *needed; n++) {
-    const Needed *x = &needed[n];
+  for (int n = 0; n < cpu->n_needed; n++) {
+    const Needed *x = &cpu->needed[n];
     uint32_t most = __get_cpuid_max(x->leaf & 0x80000000u, NULL);
     if (x->leaf > most) return 0;
     __cpuid_count(x->leaf, 0, r[0], r[1], r[2], r[3]);
@@ -28,5 +22,5 @@ static int cpu_fits(void) {
 
 static int allow_tiles(void) {
   const long request_permission = 0x1023, tile_data = 18;
-  return !NEEDS_TILES || !syscall(SYS_arch_prctl, request_permission, tile_data);
+  return !syscall(SYS_arch_prctl, request_permission, tile_data);
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import BinaryIO
 import numpy as np
 
 from autotune.calls import checked
+from autotune.codegen.link import Image
 from autotune.codegen.memory import aligned
 from autotune.errors import ArtifactError, AutotuneError, UsageError
 from autotune.files import open_input
@@ -30,12 +32,11 @@ from autotune.measure.memory_plan import private_bytes
 from autotune.network.artifact import container
 from autotune.network.artifact.artifact import (
     FORMAT,
-    VERSION,
+    OF_SEVERAL_CPUS,
     Artifact,
     code_seal,
     joined_variants,
     read_parts,
-    require_features,
 )
 from autotune.network.artifact.container import (
     CONSTANTS,
@@ -43,10 +44,16 @@ from autotune.network.artifact.container import (
     IMAGE_SEAL,
     MANIFEST,
     SEAL,
+    Bytes,
     Container,
     Damaged,
     Json,
     require,
+)
+from autotune.network.artifact.cpus import (
+    for_this_cpu,
+    joined_cpus,
+    separated_cpus,
 )
 from autotune.network.artifact.manifest import artifact_of, read, require_manifest, separated
 from autotune.network.runtime.runtime import Array, Model, random_inputs
@@ -74,9 +81,7 @@ def load(path: str | Path, threads: int | None = None, memory: str = SHARED) -> 
     UsageError for a number of threads that is out of range.
     """
     require_threads(threads)
-    artifact = read_artifact(path, memory)
-    require_features(artifact.target, f"'{path}'")
-    return model_of(artifact, threads)
+    return model_of(for_this_cpu(read_artifact(path, memory), f"'{path}'"), threads)
 
 
 def model_of(artifact: Artifact, n_threads: int | None = None, is_apart: bool = False) -> Model:
@@ -84,6 +89,7 @@ def model_of(artifact: Artifact, n_threads: int | None = None, is_apart: bool = 
 
     Raises MissingDependency for one of which a part runs in ONNX Runtime, where that is missing.
     """
+    artifact = for_this_cpu(artifact, artifact.name)
     if type(artifact) is Artifact:
         return Model(artifact, n_threads)
     from autotune.network.artifact.hybrid import HybridArtifact  # imports `onnx`
@@ -178,30 +184,44 @@ def _read(parts: Container, source: Path, is_shared: bool) -> Artifact:
         from autotune.network.artifact.former import read_former
 
         return read_former(manifest, parts, source, is_shared)
-    several: list[Json] = []
-    if "networks" in manifest:
-        from autotune.network.artifact.hybrid_manifest import require_hybrid
-
-        require_hybrid(manifest)
-    else:
-        several = separated(manifest) if "variants" in manifest else [manifest]
-        for one in several:
-            require_manifest(one)
+    several = separated_cpus(manifest)
+    for one in several:
+        _require_whole(one)
     others = {name for name in manifest["parts"] if name not in (IMAGE, CONSTANTS)}
     own = {IMAGE, IMAGE_SEAL, CONSTANTS, MANIFEST, SEAL, *others}
     data, constants = read_parts(parts, manifest, own, is_shared)
     image = replace(read("image", manifest["image"], ""), data=data.pop(IMAGE))
-    if several:
-        networks = [artifact_of(one, image, constants) for one in several]
-        found = joined_variants(networks)
-    else:
+    found = [_of_one_cpu(one, data, image, constants) for one in several]
+    networks = [network for one in found for network in one.networks()]
+    sealed = code_seal(networks, image, manifest["parts"])
+    require(sealed == parts.image_seal(), "its code was compiled for another manifest")
+    return joined_cpus(found)
+
+
+def _require_whole(manifest: Json) -> None:
+    """Raise Damaged where a field of one CPU's manifest is missing or impossible."""
+    if "networks" in manifest:
+        from autotune.network.artifact.hybrid_manifest import require_hybrid
+
+        require_hybrid(manifest)
+        return
+    for one in _by_shape(manifest):
+        require_manifest(one)
+
+
+def _by_shape(manifest: Json) -> list[Json]:
+    return separated(manifest) if "variants" in manifest else [manifest]
+
+
+def _of_one_cpu(
+    manifest: Json, data: Mapping[str, bytes], image: Image, constants: Bytes
+) -> Artifact:
+    if "networks" in manifest:
         from autotune.network.artifact.hybrid import networks_in, read_hybrid
 
         networks = networks_in(manifest, image, constants)
-        found = read_hybrid(manifest, networks, data, image, constants)
-    sealed = code_seal(networks, image, manifest["parts"])
-    require(sealed == parts.image_seal(), "its code was compiled for another manifest")
-    return found
+        return read_hybrid(manifest, networks, data, image, constants)
+    return joined_variants([artifact_of(x, image, constants) for x in _by_shape(manifest)])
 
 
 def _read_manifest(parts: Container, source: Path) -> Json:
@@ -217,10 +237,10 @@ def _read_manifest(parts: Container, source: Path) -> Json:
         require(not is_sealed, "its manifest cannot be read")
         raise _foreign(source)
     version, writer = manifest.get("version"), manifest.get("autotune_version")
-    if version not in range(_FIRST_VERSION, VERSION + 1) or type(version) is not int:
+    if version not in range(_FIRST_VERSION, OF_SEVERAL_CPUS + 1) or type(version) is not int:
         raise ArtifactError(
             f"'{source}' has format version {version!r:.20}, this autotune reads "
-            f"{_FIRST_VERSION} to {VERSION}",
+            f"{_FIRST_VERSION} to {OF_SEVERAL_CPUS}",
             f"compile it anew, or use autotune {writer!s:.20}, which wrote it",
         )
     require(is_sealed, "its manifest has no seal")

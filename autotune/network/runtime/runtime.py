@@ -34,8 +34,8 @@ from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import (
     Artifact,
     Endpoint,
-    require_features,
 )
+from autotune.network.artifact.cpus import for_this_cpu
 from autotune.network.artifact.numbers import extents_text, numbers_of, require_numbers
 from autotune.network.artifact.variants import VariantChoice, choice_of
 from autotune.network.runtime.arguments import (
@@ -90,7 +90,7 @@ class Model(PublicNames):
         self, artifact: Artifact, threads: int | None = None, memory: Memory | None = None
     ) -> None:
         require_threads(threads, are_here=False)
-        require_features(artifact.target, artifact.name)
+        artifact = for_this_cpu(artifact, artifact.name)
         self._asked = threads
         self.n_threads = threads or default_threads(artifact.n_threads)
         self.artifact = artifact
