@@ -11,11 +11,13 @@ from autotune.errors import UsageError
 from autotune.file_kinds import require_folder
 from autotune.files import open_input
 from autotune.network.artifact.artifact import Artifact
-from autotune.network.export.library import Exported, require_whole, write_library
+from autotune.network.artifact.hybrid import HybridArtifact
+from autotune.network.export.library import Exported, require_whole, write_library, write_parts
 from autotune.network.export.module import write_module
 from autotune.network.export.naming import library_name, require_library_name
 from autotune.network.provider.context import copied_model, require_context, write_context
 from autotune.network.provider.library import FILE, write_provider
+from autotune.network.provider.parts import parts_of, require_parts, write_parts_context
 from autotune.network.runtime.loading import read_artifact
 from autotune.toolchain import toolchain
 
@@ -44,8 +46,9 @@ def export(
     `weights`: "embedded", or "separate" in a file that processes map and share. `cc`: a compiler of
     C as a command (None: `cc`, else that of the package ziglang).
     `onnx`: write NAME_ctx.onnx as well, a model whose one node is the library, and the provider by
-    which ONNX Runtime runs it; `original`: a model that is copied beside it, which ONNX Runtime
-    runs where the library does not fit and its session may.
+    which ONNX Runtime runs it; of a network of which ONNX Runtime computes a part, there are
+    several such nodes with its own between them, and no headers. `original`: a model that is copied
+    beside it, which ONNX Runtime runs where the library does not fit and its session may.
 
     Raises ArtifactError for a network of which ONNX Runtime computes a part, MissingDependency
     without a compiler, OutputError where something cannot be compiled or written, UsageError for a
@@ -59,7 +62,12 @@ def export(
         found, stem = read_artifact(artifact), Path(artifact).stem
     name = name or library_name(stem)
     require_library_name(name)
-    require_whole(found)
+    if isinstance(found, HybridArtifact) and onnx:
+        require_parts(found)
+        if original is not None:
+            raise UsageError("no model can run in the place of a part", "leave out `original`")
+    else:
+        require_whole(found)
     if onnx:
         require_context(found)
         if original is not None:
@@ -72,10 +80,16 @@ def export(
     if found.image.machine == WASM32.name:
         return write_module(found, name, place, weights == "separate")
     tools = toolchain(cc, found.image.machine)
-    done = write_library(found, name, place, tools, weights == "separate")
-    if not onnx:
-        return done
-    model = None if original is None else copied_model(Path(original), place)
+    is_separate = weights == "separate"
+    if isinstance(found, HybridArtifact):
+        done = write_parts(parts_of(found), name, place, tools, is_separate)
+        context = write_parts_context(found, name, place)
+    else:
+        done = write_library(found, name, place, tools, is_separate)
+        if not onnx:
+            return done
+        model = None if original is None else copied_model(Path(original), place)
+        context = write_context(found, name, place, model or "")
     write_provider(place / FILE, tools)
-    made = [place / FILE, write_context(found, name, place, model or "")]
+    made = [place / FILE, context, *place.glob(f"{name}.digest")]
     return replace(done, sizes={**done.sizes, **{file.name: file.stat().st_size for file in made}})

@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,14 @@ import pytest
 
 import autotune
 from autotune.errors import ArtifactError, UsageError
+from autotune.network.artifact.hybrid import HybridArtifact, HybridControl
 from autotune.network.provider.library import digest_of
+from autotune.network.runtime.loading import model_of
+from autotune.network.runtime.runtime import random_inputs
+from tests.cli.conftest import mlp
 from tests.forking import Cli
+from tests.hybrid_models import DETECTOR, TREES
+from tests.hybrid_models import saved as hybrid
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]>'
 MODELS = {
@@ -51,12 +59,16 @@ ort.register_execution_provider_library("autotune", sys.argv[1])
 devices = [d for d in ort.get_ep_devices() if d.ep_name == "AutotuneExecutionProvider"]
 for line in sys.stdin:
     path, options, feeds = json.loads(line)
+    is_told = options.pop("told", "")
     try:
         settings = ort.SessionOptions()
+        settings.enable_profiling, settings.profile_file_prefix = bool(is_told), is_told
         settings.add_provider_for_devices(devices, options)
         session = ort.InferenceSession(path, settings)
         given = {n: np.array(v, d).reshape(s) for n, v, d, s in feeds}
         found = [x.tolist() for x in session.run(None, given)]
+        if is_told:
+            found.append("AutotuneExecutionProvider" in open(session.end_profiling()).read())
     except Exception as error:
         found = str(error)
     print(json.dumps(found), flush=True)
@@ -235,7 +247,9 @@ def test_arrays_that_do_not_fit_are_errors(
 
 def test_options_that_are_not_there_are_told(lengths: Path, client: Client) -> None:
     feeds = inputs_of("lengths", 2)
-    assert "hint: threads, callers, fallback" in client(lengths, feeds, colour="red")
+    assert "hint: threads, callers, fallback, cache, command" in client(
+        lengths, feeds, colour="red"
+    )
     assert "give a number" in client(lengths, feeds, threads="many")
 
 
@@ -269,6 +283,141 @@ def test_what_no_node_can_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="WebAssembly"):
         autotune.export(foreign, tmp_path / "out", onnx=True)
     assert not (tmp_path / "out").exists()
+
+
+class Cached:
+    """Sessions of a model whose only setting is where the provider keeps what it compiles."""
+
+    def __init__(self, folder: Path, client: Client) -> None:
+        self.folder, self.client = folder, client
+        self.cache, self.command = folder / "cache", folder / "autotune"
+        text = f'#!/bin/sh\nexec {sys.executable} -m autotune "$@"\n'
+        self.command.write_text(text)
+        self.command.chmod(0o755)
+
+    def __call__(self, feeds: dict[str, Any], options: str = "") -> Any:
+        """Outputs, then whether the provider took part."""
+        words = f"{self.command} compile --threads 1 --no-check {options}".strip()
+        told = str(self.folder / "profile")
+        return self.client(
+            self.folder, feeds, "m.onnx", cache=str(self.cache), command=words, told=told
+        )
+
+    def made(self, n: int = 1) -> list[Path]:
+        """What the background left, as soon as it has ended."""
+        for _ in range(1200):
+            found = [p for p in self.cache.glob("*") if p.is_dir() or p.suffix == ".failed"]
+            found = [p for p in found if p.suffix != ".part"]
+            if len(found) >= n:
+                return found
+            time.sleep(0.1)
+        raise AssertionError(list(self.cache.glob("*")))
+
+
+@pytest.mark.slow
+def test_sessions_find_what_is_compiled_in_the_background(tmp_path: Path, client: Client) -> None:
+    onnx.save(parsed(MODELS["halves"][0]), tmp_path / "m.onnx")
+    run, feeds = Cached(tmp_path, client), inputs_of("halves", 1)
+    *first, by_us = run(feeds)
+    assert not by_us
+    (made,) = run.made()
+    *second, by_us = run(feeds)
+    assert by_us
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-4)
+    library = made / "libmodel.so"  # damaged, foreign, gone: ONNX Runtime runs the model
+    for data in (b"", b"no library", library.read_bytes()[:-9]):
+        library.unlink()
+        library.write_bytes(data)
+        assert run(feeds)[-1] is False
+    (made / "model.digest").unlink()
+    assert run(feeds)[-1] is False
+    onnx.save(parsed(MODELS["lengths"][0]), tmp_path / "m.onnx")
+    feeds = inputs_of("lengths", 3)
+    assert run(feeds)[-1] is False
+    run.made(2)
+    for n in (3, 16):
+        assert run(inputs_of("lengths", n))[-1] is True
+    assert run(feeds, "--dim nothing=2")[-1] is False
+    assert {place.suffix for place in run.made(3)} == {"", ".failed"}
+    assert run(feeds, "--dim nothing=2")[-1] is False
+
+
+@pytest.mark.slow
+def test_other_weights_in_files_beside_the_model_are_another_model(
+    tmp_path: Path, client: Client
+) -> None:
+    model = mlp()
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0,
+              location="weights")  # fmt: skip
+    run, feeds = Cached(tmp_path, client), {"x": np.ones((4, 8), np.float32)}
+    run(feeds)
+    run.made()
+    assert run(feeds)[-1] is True
+    data = bytearray((tmp_path / "weights").read_bytes())
+    data[3] ^= 0x80
+    (tmp_path / "weights").write_bytes(data)
+    assert run(feeds)[-1] is False
+    run.made(2)
+    assert run(feeds)[-1] is True
+
+
+def test_without_a_command_or_a_folder_onnxruntime_runs_the_model(
+    tmp_path: Path, client: Client
+) -> None:
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    feeds = {"x": np.ones((4, 8), np.float32)}
+    run = Cached(tmp_path, client)
+    run.command.unlink()
+    assert run(feeds)[-1] is False
+    assert run.made()[0].suffix == ".failed"
+    assert run(feeds)[-1] is False
+    run.cache = tmp_path / "m.onnx/cache"
+    assert run(feeds)[-1] is False
+    assert "option 'cache'" in client(tmp_path, feeds, "m.onnx", cache="x" * 5000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [DETECTOR, TREES], ids=["detector", "trees"])
+def test_parts_are_nodes_between_those_of_onnxruntime(
+    text: str, tmp_path: Path, client: Client
+) -> None:
+    model = hybrid(text, tmp_path)
+    target = "x86-64-v3,cascadelake" if text == TREES else "native"
+    done = autotune.compile(model, threads=2, target=target, keep_cut=True, check=False)
+    assert isinstance(done.artifact, HybridArtifact)
+    out = tmp_path / "out"
+    made = autotune.export(done.artifact, out, "net", onnx=True)
+    assert {"libnet.so", "net_ctx.onnx", "README.md"} <= made.sizes.keys()
+    nodes = onnx.load(out / "net_ctx.onnx").graph.node
+    contexts = [node for node in nodes if node.op_type == "EPContext"]
+    assert len(contexts) == len(done.artifact.networks()) < len(nodes)
+    for _ in range(2):
+        feeds = random_inputs(model_of(done.artifact).input_info)
+        ours, theirs = client(out, feeds), client(tmp_path, feeds, model.name)
+        assert isinstance(ours, list), ours
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-4)
+    assert "lib" in client(changed(out, tmp_path / "to", notes="1:2"), feeds)
+    autotune.export(done.artifact, out, "net", onnx=True, weights="separate")
+    assert isinstance(client(out, feeds), list)
+
+
+def test_what_no_nodes_can_be_is_refused(tmp_path: Path) -> None:
+    done = autotune.compile(hybrid(TREES, tmp_path), threads=1, keep_cut=True, check=False)
+    with pytest.raises(UsageError, match="place of a part"):
+        autotune.export(done.artifact, tmp_path / "out", onnx=True, original=tmp_path / "a.onnx")
+    with pytest.raises(ArtifactError, match="ONNX Runtime computes a part"):
+        autotune.export(done.artifact, tmp_path / "out")
+    artifact = done.artifact
+    assert isinstance(artifact, HybridArtifact)
+    control = HybridControl("If", "", (), (), (), {})
+    decided = replace(artifact.segments[0], network=None, control=control)
+    with pytest.raises(ArtifactError, match="data decide"):
+        autotune.export(replace(artifact, segments=(decided,)), tmp_path / "out", onnx=True)
+    whole = replace(artifact, segments=tuple(s for s in artifact.segments if s.network is None))
+    with pytest.raises(ArtifactError, match="nothing of"):
+        autotune.export(whole, tmp_path / "out", onnx=True)
 
 
 def test_without_its_original_nothing_is_written(tmp_path: Path) -> None:

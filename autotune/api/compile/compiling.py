@@ -306,7 +306,7 @@ def _compiled(sources: Sources, plan: CompilePlan) -> Compiled:
     return Compiled(artifact, joint_report(reports) if len(reports) > 1 else (*reports, None)[0])
 
 
-def _checked_here(built: Built) -> Compiled:
+def _checked_here(built: ForCpu) -> Compiled:
     """The artifact for one CPU, checked if that is asked for and can be."""
     artifact, plan = built.artifact, built.plan
     if not plan.request.check:
@@ -351,7 +351,7 @@ KEPT_CUT = "it is kept all the same (`keep_cut=True`)"
 
 @brief
 @dataclass(frozen=True, slots=True)
-class Built:
+class ForCpu:
     """The artifact for one CPU, and the network of each of its variants to check it by."""
 
     artifact: Artifact
@@ -359,7 +359,7 @@ class Built:
     plan: CompilePlan
 
 
-def _programs(sources: Sources, plan: CompilePlan) -> list[Built]:
+def _programs(sources: Sources, plan: CompilePlan) -> list[ForCpu]:
     """What is compiled for each CPU."""
     if sources.cuts and plan.bound.replaced:
         raise NotCompilable(
@@ -374,7 +374,7 @@ def _programs(sources: Sources, plan: CompilePlan) -> list[Built]:
     if not sources.networks:
         plan = plan.by_cpu[-1]  # no code: it runs on all of them
         artifact: Artifact = hybrid_artifact((), sources.cuts, plan.target, plan.n_threads)
-        return [Built(_named(artifact, plan, {}, ()), sources.wholes, plan)]
+        return [ForCpu(_named(artifact, plan, {}, ()), sources.wholes, plan)]
     return made_networks(sources, [measured_networks(sources.networks, one) for one in plan.by_cpu])
 
 
@@ -390,7 +390,7 @@ def measured_networks(networks: Sequence[Network], plan: CompilePlan) -> Measure
     return Measured(plan, networks, best)
 
 
-def made_networks(sources: Sources, measured: Sequence[Measured]) -> list[Built]:
+def made_networks(sources: Sources, measured: Sequence[Measured]) -> list[ForCpu]:
     """The artifact of these records for each CPU, over one image and one set of constants."""
     builds, kept = [], choose(measured)
     for one, (networks, steps) in zip(measured, kept, strict=True):
@@ -405,14 +405,14 @@ def made_networks(sources: Sources, measured: Sequence[Measured]) -> list[Built]
 
 def _built(
     sources: Sources, measured: Measured, artifact: Artifact, networks: Sequence[Network]
-) -> Built:
+) -> ForCpu:
     plan = measured.plan
     tasks = tuple(dict.fromkeys(key for one in measured.networks for key in one.weights))
     if sources.cuts:
         parts = artifact.variants
         artifact = hybrid_artifact(parts, sources.cuts, plan.target, plan.n_threads)
         networks = sources.wholes
-    return Built(_named(artifact, plan, tuned_latencies(measured.best), tasks), networks, plan)
+    return ForCpu(_named(artifact, plan, tuned_latencies(measured.best), tasks), networks, plan)
 
 
 def _named(

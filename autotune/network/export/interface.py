@@ -70,7 +70,8 @@ class LibraryInterface:
     """Of the library `name` of `artifact`.
 
     `inputs`, `outputs`: arrays of the caller's; of a model with a state those of a step, and
-    `begin` those that it takes once for a sequence.
+    `begin` those that it takes once for a sequence. `family`: the file of several that share an
+    image and constants, of which this is one.
     """
 
     name: str
@@ -79,6 +80,12 @@ class LibraryInterface:
     outputs: tuple[Tensor, ...]
     begin: tuple[Tensor, ...] = ()
     state: StateLayout | None = None
+    family: str = ""
+
+    @property
+    def image(self) -> str:
+        """What the names of functions of the image begin with."""
+        return self.family or self.name
 
     @property
     def variants(self) -> tuple[Artifact, ...]:

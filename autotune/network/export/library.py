@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.codegen.team import ports_code
@@ -78,11 +78,50 @@ def _take_places(files: Sequence[Path], folder: Path) -> None:
             os.fsync(out.fileno())
 
 
-def _built(
-    interface: LibraryInterface, work: Path, tools: Toolchain, is_separate: bool
+def write_parts(
+    networks: Sequence[Artifact], name: str, folder: Path, tools: Toolchain, is_separate: bool
+) -> Exported:
+    """Write one library of several networks over one image: its functions begin with NAME_0, ….
+
+    Raises as `write_library`.
+    """
+    interfaces = [
+        replace(interface_of(one, f"{name}_{n}"), family=name) for n, one in enumerate(networks)
+    ]
+    for one in networks:
+        _require_team(one)
+    make_folder(folder)
+    try:
+        with work_folder(folder, ".export-") as work:
+            readme = work / "README.md"
+            cpu = interfaces[0].cpu
+            known = {"model": " ".join(networks[0].name.split()), "cpu": cpu, "name": name}
+            text = _README_OF_PARTS.format(**known, version=networks[0].autotune_version)
+            readme.write_text(text, encoding="utf-8")
+            files = [*_linked(interfaces, work, tools, is_separate), readme]
+            _take_places(files, folder)
+            sizes = {file.name: file.stat().st_size for file in files}
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    weights = networks[0].constants.nbytes
+    code = sizes[f"lib{name}.so"] - (0 if is_separate else weights)
+    return Exported(name, cpu, folder, sizes, weights, code)
+
+
+_README_OF_PARTS = """\
+# {name}
+
+Parts of {model}, compiled by autotune {version} for {cpu}. `{name}_ctx.onnx` calls them from ONNX
+Runtime, which computes what is between them.
+"""
+
+
+def _linked(
+    interfaces: Sequence[LibraryInterface], work: Path, tools: Toolchain, is_separate: bool
 ) -> list[Path]:
-    """All files of the library, in `work`."""
-    artifact, name = interface.artifact, interface.name
+    """The shared library of networks that share an image, and their weights where separate."""
+    first = interfaces[0]
+    artifact, name = first.artifact, first.image
     constants = artifact.constants.data
     digest = hashlib.sha256(constants).digest()
     (work / IMAGE_FILE).write_bytes(artifact.image.data)
@@ -93,23 +132,40 @@ def _built(
             out.write(constants)
     else:
         (work / CONSTANTS_FILE).write_bytes(constants)
-    symbol = "" if is_separate else f"{name}_constants"
-    texts = {
-        f"{name}.c": source(interface, digest, is_separate),
-        f"{name}_image.s": assembly(artifact.image, work, symbols(interface), symbol),
-        f"{name}.h": header(interface, is_separate),
-        **companions(interface, is_separate),
-    }
+    known = {old: new for one in interfaces for old, new in symbols(one).items()}
+    embedded = "" if is_separate else f"{name}_constants"
+    texts = {f"{name}_image.s": assembly(artifact.image, work, known, embedded)}
+    for one in interfaces:
+        texts[f"{one.name}.c"] = source(one, digest, is_separate)
+        texts[f"{one.name}.h"] = header(one, is_separate)
     for file, text in texts.items():
         (work / file).write_text(text, encoding="utf-8")
-    objects = [work / f"{name}.o", work / f"{name}_image.o"]
+    objects = _objects(interfaces, work)
     for made in objects:
-        tools.object(made.with_suffix(".c" if made.stem == name else ".s"), made)
-    libraries = [work / f"lib{name}.so", work / f"lib{name}.a"]
-    tools.shared(objects, libraries[0], linked_with(interface))
-    tools.archive(objects, libraries[1])
-    shown = [work / file for file in texts if not file.startswith((f"{name}.c", f"{name}_image"))]
-    return [*libraries, *shown, *([weights] if is_separate else [])]
+        tools.object(made.with_suffix(".s" if made.stem == f"{name}_image" else ".c"), made)
+    library = work / f"lib{name}.so"
+    tools.shared(objects, library, linked_with(first))
+    return [library, *([weights] if is_separate else [])]
+
+
+def _objects(interfaces: Sequence[LibraryInterface], work: Path) -> list[Path]:
+    own = [work / f"{one.name}.o" for one in interfaces]
+    return [*own, work / f"{interfaces[0].image}_image.o"]
+
+
+def _built(
+    interface: LibraryInterface, work: Path, tools: Toolchain, is_separate: bool
+) -> list[Path]:
+    """All files of the library, in `work`."""
+    name = interface.name
+    shared, *weights = _linked([interface], work, tools, is_separate)
+    texts = companions(interface, is_separate)
+    for file, text in texts.items():
+        (work / file).write_text(text, encoding="utf-8")
+    archive = work / f"lib{name}.a"
+    tools.archive(_objects([interface], work), archive)
+    shown = [work / file for file in (f"{name}.h", *texts)]
+    return [shared, archive, *shown, *weights]
 
 
 def require_whole(artifact: Artifact) -> None:

@@ -114,7 +114,7 @@ def source(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str
 
 def symbols(interface: LibraryInterface) -> dict[str, str]:
     """Functions of the image, and what the run time calls them."""
-    name = interface.name
+    name = interface.image
     found = {f"{team.SYMBOLS}{routine}": f"{name}_team_{routine}" for routine in _ROUTINES}
     found |= {f"{ports_code.SYMBOLS}{routine}": f"{name}_ports_{routine}" for routine in _PORTS}
     for variant in interface.of_all_cpus:
@@ -235,7 +235,7 @@ def _staging(variant: Artifact) -> tuple[list[str], int]:
 
 def _tables(interface: LibraryInterface) -> Iterator[str]:
     """Functions of the image, and the ports of each variant."""
-    name = interface.name
+    name = interface.image
     functions = symbols(interface)
     for symbol, known in functions.items():
         if symbol.startswith(KERNELS):
@@ -267,12 +267,12 @@ def _constants(interface: LibraryInterface, digest: bytes, is_separate: bool) ->
     signature = f"static const char signature[] = {quoted(interface.signature())};"
     if not is_separate:
         return (
-            f"{signature}\nextern const char {interface.name}_constants[];\n"
-            f"#define embedded_constants {interface.name}_constants"
+            f"{signature}\nextern const char {interface.image}_constants[];\n"
+            f"#define embedded_constants {interface.image}_constants"
         )
     values = ", ".join(map(str, digest))
     return (
-        f'{signature}\n#define WEIGHTS_NAME "{interface.name}.weights"\n'
+        f'{signature}\n#define WEIGHTS_NAME "{interface.image}.weights"\n'
         f"static const unsigned char weights_digest[] = {{{values}}};"
     )
 

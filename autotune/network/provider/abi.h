@@ -30,7 +30,7 @@ typedef struct OrtAllocator OrtAllocator;
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NO_SUCHFILE = 3, ORT_EP_FAIL = 11 };
 enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_STRING = 5 };
 enum { ORT_DEVICE_CPU = 0 };
-enum { ORT_LOG_WARNING = 2 };
+enum { ORT_LOG_INFO = 1, ORT_LOG_WARNING = 2 };
 
 typedef struct {
   const void *const *(*get_api)(uint32_t version);
@@ -74,8 +74,11 @@ typedef struct {
   X(317, const void *const *, GetEpApi, (void))                                                   \
   X(318, OrtStatus *, GetTensorSizeInBytes, (const OrtValue *, size_t *))                         \
   X(334, OrtStatus *, Graph_GetModelPath, (const OrtGraph *, const char **))                      \
+  X(340, OrtStatus *, Graph_GetNumOutputs, (const OrtGraph *, size_t *))                          \
+  X(341, OrtStatus *, Graph_GetOutputs, (const OrtGraph *, const OrtValueInfo **, size_t))        \
   X(344, OrtStatus *, Graph_GetNumNodes, (const OrtGraph *, size_t *))                            \
   X(345, OrtStatus *, Graph_GetNodes, (const OrtGraph *, const OrtNode **, size_t))               \
+  X(346, OrtStatus *, Graph_GetParentNode, (const OrtGraph *, const OrtNode **))                  \
   X(350, OrtStatus *, Node_GetOperatorType, (const OrtNode *, const char **))                     \
   X(351, OrtStatus *, Node_GetDomain, (const OrtNode *, const char **))                           \
   X(353, OrtStatus *, Node_GetNumInputs, (const OrtNode *, size_t *))                             \

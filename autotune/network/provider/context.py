@@ -19,10 +19,11 @@ from autotune.extent import Length
 from autotune.files import make_folder, open_input, replacing
 from autotune.graph.reader.onnx_reader import external_files
 from autotune.network.artifact.artifact import Artifact
-from autotune.network.export.interface import Tensor, interface_of
+from autotune.network.export.interface import LibraryInterface, Tensor, interface_of
 from autotune.network.provider.library import NAME, digest_of
 from autotune.version import __version__
 
+DOMAIN = "com.microsoft"
 _IR_VERSION, _OPSET = 9, 17  # old enough for every ONNX Runtime that loads providers
 
 
@@ -46,32 +47,46 @@ def require_context(artifact: Artifact) -> None:
 
 
 def write_context(artifact: Artifact, name: str, folder: Path, original: str = "") -> Path:
-    """Write NAME_ctx.onnx beside the library NAME that `export` wrote to `folder`.
+    """Write NAME_ctx.onnx and NAME.digest beside the library NAME that `export` wrote to `folder`.
 
     `original`: the file in `folder` that ONNX Runtime runs where the library does not fit.
     """
     interface = interface_of(artifact, name)
-    library = f"lib{name}.so"
+    library = folder / f"lib{name}.so"
+    (folder / f"{name}.digest").write_text(f"{digest_of(library)}\n", encoding="utf-8")
+    node = context_node(interface, library, original)
+    graph = helper.make_graph([node], name, values(interface.inputs), values(interface.outputs))
+    return save_context(graph, [helper.make_opsetid("", _OPSET)], folder, name)
+
+
+def context_node(interface: LibraryInterface, library: Path, original: str = "") -> onnx.NodeProto:
+    """The node of a network in a library."""
     names = [tensor.first.name for tensor in (*interface.inputs, *interface.outputs)]
-    node = helper.make_node(
+    return helper.make_node(
         "EPContext",
         [tensor.first.name for tensor in interface.inputs],
         [tensor.first.name for tensor in interface.outputs],
-        name=name,
-        domain="com.microsoft",
+        name=interface.name,
+        domain=DOMAIN,
         main_context=1,
         embed_mode=0,
-        ep_cache_context=library,
+        ep_cache_context=library.name,
         ep_sdk_version=__version__,
         hardware_architecture=interface.cpu,
-        notes="\n".join([digest_of(folder / library), *names]),
+        notes="\n".join([digest_of(library), *names]),
         onnx_model_filename=original,
-        partition_name=name,
+        partition_name=interface.name,
         source=NAME,
     )
-    graph = helper.make_graph([node], name, _values(interface.inputs), _values(interface.outputs))
-    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+
+
+def save_context(
+    graph: onnx.GraphProto, opsets: list[onnx.OperatorSetIdProto], folder: Path, name: str
+) -> Path:
+    """Write NAME_ctx.onnx. `opsets`: without that of `EPContext`."""
+    known = [one for one in opsets if one.domain != DOMAIN]
+    known.append(helper.make_opsetid(DOMAIN, 1))
+    model = helper.make_model(graph, opset_imports=known, ir_version=_IR_VERSION)
     model.producer_name, model.producer_version = "autotune", __version__
     place = folder / f"{name}_ctx.onnx"
     onnx.save(model, place)
@@ -88,7 +103,8 @@ def copied_model(model: Path, folder: Path) -> str:
     return model.name
 
 
-def _values(tensors: tuple[Tensor, ...]) -> list[onnx.ValueInfoProto]:
+def values(tensors: tuple[Tensor, ...]) -> list[onnx.ValueInfoProto]:
+    """The types of ports."""
     return [
         helper.make_tensor_value_info(
             tensor.first.name, DTYPES[tensor.first.dtype].onnx, _dimensions(tensor)

@@ -23,7 +23,7 @@ from autotune.work_folders import work_folder
 
 NAME = "AutotuneExecutionProvider"
 FILE = "libautotune_provider.so"
-_TEXTS = ("abi.h", "provider.c")
+_TEXTS = ("abi.h", "provider.c", "cached.c")
 
 _INCLUDES = """\
 #define _GNU_SOURCE
@@ -31,13 +31,16 @@ _INCLUDES = """\
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 """
 

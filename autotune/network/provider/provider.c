@@ -2,7 +2,8 @@
  *
  * A node names a library beside its model, that library's digest, and the model that it was
  * compiled from. Whatever does not fit becomes an error of ONNX Runtime, or, where the session's
- * option `fallback` is 1, ONNX Runtime runs that model in the node's place. */
+ * option `fallback` is 1, ONNX Runtime runs that model in the node's place. Models without such nodes
+ * are those of `cached.c`. */
 
 #define PROVIDER "AutotuneExecutionProvider"
 
@@ -31,6 +32,9 @@ typedef struct {
   const OrtLogger *logger;
   int threads, callers, may_fall_back;
   char folder[PATH_MAX]; /* of models that come from memory; else empty */
+  char cache[PATH_MAX], command[1024];
+  const AutotuneLibrary *library; /* of the whole graph, and its model until a node has it */
+  void *model;
 } Provider;
 
 static OrtStatus *number(const char *key, const char *text, int *found) {
@@ -41,6 +45,14 @@ static OrtStatus *number(const char *key, const char *text, int *found) {
                  text);
   *found = (int)value;
   return NULL;
+}
+
+static OrtStatus *text(const char *key, const char *value, char *found, size_t most) {
+  if (*value && strlen(value) < most) {
+    strcpy(found, value);
+    return NULL;
+  }
+  return error(ORT_INVALID_ARGUMENT, "autotune: option '%s' is empty or too long", key);
 }
 
 static OrtStatus *option(Provider *p, const char *key, const char *value) {
@@ -56,8 +68,11 @@ static OrtStatus *option(Provider *p, const char *key, const char *value) {
   if (!strcmp(key, "threads")) return number(key, value, &p->threads);
   if (!strcmp(key, "callers")) return number(key, value, &p->callers);
   if (!strcmp(key, "fallback")) return number(key, value, &p->may_fall_back);
+  if (!strcmp(key, "cache")) return text(key, value, p->cache, PATH_MAX - 64);
+  if (!strcmp(key, "command")) return text(key, value, p->command, sizeof p->command);
   return error(ORT_INVALID_ARGUMENT,
-               "autotune: there is no option '%s'; hint: threads, callers, fallback", key);
+               "autotune: there is no option '%s'; hint: threads, callers, fallback, cache, command",
+               key);
 }
 
 static OrtStatus *read_options(Provider *p, const OrtSessionOptions *options) {
@@ -120,34 +135,46 @@ static OrtStatus *names_of(const OrtNode *node, int is_input, size_t n, const ch
   OrtStatus *told;
   if (!values) return error(ORT_EP_FAIL, "autotune: no memory");
   told = is_input ? ort.Node_GetInputs(node, values, n) : ort.Node_GetOutputs(node, values, n);
-  for (size_t k = 0; k < n && !told; k++) told = ort.GetValueInfoName(values[k], &names[k]);
+  for (size_t k = 0; k < n && !told; k++) {
+    names[k] = ""; /* an optional one that is left out */
+    if (values[k]) told = ort.GetValueInfoName(values[k], &names[k]);
+  }
   free(values);
   return told;
 }
 
-/* For each port of the EPContext node, in its order, the number of the fused node's of that name. */
-static OrtStatus *joined(const OrtNode *context, const OrtNode *fused, int is_input, int **found,
-                         size_t *n_found) {
-  OrtStatus *(*count)(const OrtNode *, size_t *) =
-      is_input ? ort.Node_GetNumInputs : ort.Node_GetNumOutputs;
+/* For each of `n` names of ports, the number of the fused node's of that name. */
+static OrtStatus *joined(const char **wanted, size_t n, const OrtNode *fused, int is_input,
+                         int **found) {
   const char **names;
   OrtStatus *told;
-  size_t n, of;
-  TRY(count(context, &n));
-  TRY(count(fused, &of));
-  names = calloc(n + of + 1, sizeof *names);
+  size_t of;
+  TRY((is_input ? ort.Node_GetNumInputs : ort.Node_GetNumOutputs)(fused, &of));
+  names = calloc(of + 1, sizeof *names);
   *found = calloc(n + 1, sizeof **found);
-  *n_found = n;
   if (!names || !*found) return error(ORT_EP_FAIL, "autotune: no memory");
-  told = names_of(context, is_input, n, names);
-  if (!told) told = names_of(fused, is_input, of, names + n);
+  told = names_of(fused, is_input, of, names);
   for (size_t k = 0; k < n && !told; k++) {
     size_t at = 0;
-    while (at < of && strcmp(names[k], names[n + at])) at++;
+    while (at < of && strcmp(wanted[k], names[at])) at++;
     (*found)[k] = at < of ? (int)at : -1; /* an output that nothing reads */
     if (at == of && is_input)
-      told = error(ORT_INVALID_ARGUMENT, "autotune: the node has no input '%s'", names[k]);
+      told = error(ORT_INVALID_ARGUMENT, "autotune: the node has no input '%s'", wanted[k]);
   }
+  free(names);
+  return told;
+}
+
+/* The same for the ports of an EPContext node. */
+static OrtStatus *joined_context(const OrtNode *context, const OrtNode *fused, int is_input,
+                                 int **found, size_t *n_found) {
+  const char **names;
+  OrtStatus *told;
+  TRY((is_input ? ort.Node_GetNumInputs : ort.Node_GetNumOutputs)(context, n_found));
+  names = calloc(*n_found + 1, sizeof *names);
+  if (!names) return error(ORT_EP_FAIL, "autotune: no memory");
+  told = names_of(context, is_input, *n_found, names);
+  if (!told) told = joined(names, *n_found, fused, is_input, found);
   free(names);
   return told;
 }
@@ -374,7 +401,7 @@ static OrtStatus *compute_node(OrtCompute *compute, void *state, OrtKernelContex
 }
 
 static void release_node(Node *node) {
-  if (node->library) node->library->destroy(node->model);
+  if (node->library && node->model) node->library->destroy(node->model);
   if (node->session) ort.ReleaseSession(node->session);
   free(node->name);
   free(node->notes);
@@ -409,16 +436,20 @@ static OrtStatus *opened(Node *node, const OrtGraph *graph, const OrtNode *conte
   return told ? told : open(node, path);
 }
 
+static OrtStatus *claim_whole(Provider *, const OrtGraph *, const OrtNode **, size_t, OrtSupport *);
+static OrtStatus *compile_whole(Node *, const OrtNode *outer);
+
 static OrtStatus *compile_node(Node *node, const OrtGraph *graph, const OrtNode *outer) {
   const Provider *p = node->provider;
   const OrtNode *context = NULL;
   OrtStatus *told, *failed;
   size_t n = 0;
+  if (p->model) return compile_whole(node, outer);
   TRY(ort.Graph_GetNumNodes(graph, &n));
   if (n == 1) TRY(ort.Graph_GetNodes(graph, &context, 1));
   if (!context) return error(ORT_EP_FAIL, "autotune: %zu nodes where one is expected", n);
-  TRY(joined(context, outer, 1, &node->given, &node->n_inputs));
-  TRY(joined(context, outer, 0, &node->made, &node->n_outputs));
+  TRY(joined_context(context, outer, 1, &node->given, &node->n_inputs));
+  TRY(joined_context(context, outer, 0, &node->made, &node->n_outputs));
   TRY(read_notes(node, context));
   told = opened(node, graph, context, "ep_cache_context", open_library);
   if (!told || !p->may_fall_back) return told;
@@ -462,8 +493,8 @@ static OrtStatus *capability(OrtEp *ep, const OrtGraph *graph, OrtSupport *suppo
   const OrtFusion fusion = {ORT_VERSION, false};
   const OrtNode **nodes;
   OrtStatus *told;
-  size_t n = 0;
-  (void)ep;
+  Provider *p = (Provider *)ep;
+  size_t n = 0, n_ours = 0;
   TRY(ort.Graph_GetNumNodes(graph, &n));
   nodes = calloc(n + 1, sizeof *nodes);
   if (!nodes) return error(ORT_EP_FAIL, "autotune: no memory");
@@ -472,7 +503,9 @@ static OrtStatus *capability(OrtEp *ep, const OrtGraph *graph, OrtSupport *suppo
     int ours = 0;
     told = is_ours(nodes[k], &ours);
     if (ours) told = providers.AddNodesToFuse(support, &nodes[k], 1, &fusion);
+    n_ours += (size_t)ours;
   }
+  if (!told && !n_ours && *p->cache) told = claim_whole(p, graph, nodes, n, support);
   free(nodes);
   return told;
 }
@@ -515,6 +548,7 @@ static OrtStatus *create_ep(OrtFactory *factory, const OrtDevice *const *given,
   p->base.compile = compile;
   p->base.release = release_nodes;
   p->logger = logger;
+  strcpy(p->command, "autotune compile");
   told = read_options(p, options);
   if (told) free(p);
   *made = told ? NULL : &p->base;
@@ -522,8 +556,10 @@ static OrtStatus *create_ep(OrtFactory *factory, const OrtDevice *const *given,
 }
 
 static void release_ep(OrtFactory *factory, OrtEp *ep) {
+  Provider *p = (Provider *)ep;
   (void)factory;
-  free(ep);
+  if (p->model) p->library->destroy(p->model);
+  free(p);
 }
 
 #define PUBLIC __attribute__((visibility("default")))
