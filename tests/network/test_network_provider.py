@@ -336,10 +336,13 @@ def test_sessions_find_what_is_compiled_in_the_background(tmp_path: Path, client
     feeds = inputs_of("lengths", 3)
     assert run(feeds)[-1] is False
     run.made(2)
+    assert run(feeds)[-1] is False  # it is for one size
+    assert run(feeds, "--dim b=..16")[-1] is False
+    run.made(3)
     for n in (3, 16):
-        assert run(inputs_of("lengths", n))[-1] is True
+        assert run(inputs_of("lengths", n), "--dim b=..16")[-1] is True
     assert run(feeds, "--dim nothing=2")[-1] is False
-    assert {place.suffix for place in run.made(3)} == {"", ".failed"}
+    assert {place.suffix for place in run.made(4)} == {"", ".failed"}
     assert run(feeds, "--dim nothing=2")[-1] is False
 
 

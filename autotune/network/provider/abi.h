@@ -17,6 +17,7 @@ typedef struct OrtValueInfo OrtValueInfo;
 typedef struct OrtOpAttr OrtOpAttr;
 typedef struct OrtKernelContext OrtKernelContext;
 typedef struct OrtTensorInfo OrtTensorInfo;
+typedef struct OrtTypeInfo OrtTypeInfo;
 typedef struct OrtPairs OrtPairs;
 typedef struct OrtDevice OrtDevice;
 typedef struct OrtEpDevice OrtEpDevice;
@@ -50,6 +51,7 @@ typedef struct {
   X(10, OrtStatus *, CreateSessionOptions, (OrtSessionOptions **))                                \
   X(24, OrtStatus *, SetIntraOpNumThreads, (OrtSessionOptions *, int n))                          \
   X(51, OrtStatus *, GetTensorMutableData, (OrtValue *, void **))                                 \
+  X(55, OrtStatus *, CastTypeInfoToTensorInfo, (const OrtTypeInfo *, const OrtTensorInfo **))     \
   X(60, OrtStatus *, GetTensorElementType, (const OrtTensorInfo *, int *))                        \
   X(61, OrtStatus *, GetDimensionsCount, (const OrtTensorInfo *, size_t *))                       \
   X(62, OrtStatus *, GetDimensions, (const OrtTensorInfo *, int64_t *, size_t))                   \
@@ -67,6 +69,7 @@ typedef struct {
     (const OrtLogger *, int level, const char *text, const char *file, int line, const char *))   \
   X(272, OrtStatus *, ReadOpAttr, (const OrtOpAttr *, int type, void *data, size_t, size_t *))    \
   X(289, OrtStatus *, GetValueInfoName, (const OrtValueInfo *, const char **))                    \
+  X(290, OrtStatus *, GetValueInfoTypeInfo, (const OrtValueInfo *, const OrtTypeInfo **))         \
   X(298, void, GetKeyValuePairs,                                                                  \
     (const OrtPairs *, const char *const **keys, const char *const **values, size_t *n))          \
   X(300, void, ReleaseKeyValuePairs, (OrtPairs *))                                                \
@@ -74,6 +77,8 @@ typedef struct {
   X(317, const void *const *, GetEpApi, (void))                                                   \
   X(318, OrtStatus *, GetTensorSizeInBytes, (const OrtValue *, size_t *))                         \
   X(334, OrtStatus *, Graph_GetModelPath, (const OrtGraph *, const char **))                      \
+  X(338, OrtStatus *, Graph_GetNumInputs, (const OrtGraph *, size_t *))                           \
+  X(339, OrtStatus *, Graph_GetInputs, (const OrtGraph *, const OrtValueInfo **, size_t))         \
   X(340, OrtStatus *, Graph_GetNumOutputs, (const OrtGraph *, size_t *))                          \
   X(341, OrtStatus *, Graph_GetOutputs, (const OrtGraph *, const OrtValueInfo **, size_t))        \
   X(344, OrtStatus *, Graph_GetNumNodes, (const OrtGraph *, size_t *))                            \

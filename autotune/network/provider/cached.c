@@ -129,6 +129,44 @@ static OrtStatus *begin(const Provider *p, const char *model, const char *place)
              place);
 }
 
+/* Whether a library's input takes all shapes that the model's does. */
+static OrtStatus *takes_all(const AutotuneTensor *own, const OrtValueInfo *input, int *found) {
+  const OrtTypeInfo *type = NULL;
+  const OrtTensorInfo *info = NULL;
+  int64_t extents[MOST_RANK];
+  size_t rank = 0;
+  TRY(ort.GetValueInfoTypeInfo(input, &type));
+  TRY(ort.CastTypeInfoToTensorInfo(type, &info));
+  *found = 0;
+  if (!info) return NULL;
+  TRY(ort.GetDimensionsCount(info, &rank));
+  if (rank != (size_t)own->rank || rank > MOST_RANK) return NULL;
+  TRY(ort.GetDimensions(info, extents, rank));
+  *found = 1;
+  for (size_t k = 0; k < rank; k++)
+    *found &= own->shape >= 0 || extents[k] == own->extents[k];
+  return NULL;
+}
+
+static OrtStatus *inputs_fit(const AutotuneLibrary *l, const OrtGraph *graph, int *found) {
+  const OrtValueInfo **inputs;
+  OrtStatus *told;
+  size_t n = 0;
+  TRY(ort.Graph_GetNumInputs(graph, &n));
+  inputs = calloc(n + 1, sizeof *inputs);
+  if (!inputs) return error(ORT_EP_FAIL, "autotune: no memory");
+  told = ort.Graph_GetInputs(graph, inputs, n);
+  *found = 1;
+  for (size_t k = 0; k < n && !told && *found; k++) {
+    const char *name = "";
+    told = ort.GetValueInfoName(inputs[k], &name);
+    for (int m = 0; m < l->n_inputs && !told; m++)
+      if (!strcmp(name, l->inputs[m].name)) told = takes_all(&l->inputs[m], inputs[k], found);
+  }
+  free(inputs);
+  return told;
+}
+
 /* Whether nodes read all inputs of the library, and it gives all outputs of the graph. */
 static OrtStatus *fits(const Provider *p, const OrtGraph *graph, const OrtNode **nodes, size_t n,
                        int *found) {
@@ -190,6 +228,10 @@ static OrtStatus *claim_whole(Provider *p, const OrtGraph *graph, const OrtNode 
       return failed;
     }
   }
+  TRY(inputs_fit(p->library, graph, &is_so));
+  if (!is_so)
+    return say(p, ORT_LOG_WARNING, "autotune: '%s' takes other shapes than what was compiled; hint: "
+               "name the most of its open dimensions in the command, as by --dim batch=..8", model);
   TRY(fits(p, graph, nodes, n, &is_so));
   if (is_so) return providers.AddNodesToFuse(support, nodes, n, &fusion);
   return say(p, ORT_LOG_WARNING, "autotune: '%s' has other inputs or outputs than what was compiled",
