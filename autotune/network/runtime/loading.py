@@ -22,7 +22,7 @@ from typing import BinaryIO
 import numpy as np
 
 from autotune.calls import checked
-from autotune.codegen.link import Image
+from autotune.codegen.image.link import Image
 from autotune.codegen.memory import aligned
 from autotune.errors import ArtifactError, AutotuneError, UsageError
 from autotune.files import open_input
