@@ -32,7 +32,7 @@ from autotune.errors import ModelError, UnsupportedOperator, UsageError, without
 from autotune.extent import Length
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph
-from autotune.graph.lengths.imports import light
+from autotune.graph.lengths.imports import NotLifted, light
 from autotune.graph.lengths.lift import lifted_network
 from autotune.graph.network import Network, named
 from autotune.graph.reader.dimensions import Outline, extents_at, shapes_at, symbols, tied
@@ -123,6 +123,8 @@ class _Search:
     """Why there is no network for all sizes, where the model could be read."""
     why: dict[str, str] = field(default_factory=dict)
     """Why dimensions have one size."""
+    unlifted: set[str] = field(default_factory=set)
+    """Dimensions of which that is known from nodes that do not follow them."""
     top: dict[str, int] = field(default_factory=dict)
     """Numbers at which lengths are read that would take long at the most."""
 
@@ -428,7 +430,7 @@ class _Search:
             without_frames(error)
             self.refusals.append(error.message)
             for name in lengths:
-                self.why.setdefault(name, error.message)
+                self._refused(name, error)
             return None
         for name, least in leasts_of(network).items():
             if least > (1 if self.kinds[name].kind == "batch" else lengths[name].most // 2):
@@ -437,6 +439,13 @@ class _Search:
         if weight_of(network) > _ROOM and self._with_room(sizes) != sizes:
             return None
         return network
+
+    def _refused(self, name: str, error: ModelError | UsageError) -> None:
+        """What does not follow is told rather than what a model cannot be at an assumed most."""
+        if isinstance(error, NotLifted) and name not in self.unlifted:
+            self.unlifted.add(name)
+            self.why[name] = error.message
+        self.why.setdefault(name, error.message)
 
     def _static(self, sizes: Sizes, reason: str) -> Opening:
         """All dimensions of one size, which the model may have. Raises NotOpened."""
