@@ -496,7 +496,18 @@ def _is_whole(values: Array) -> bool:
 
 _MOST_WHOLE = 1 << 20
 _RECOMPUTED = frozenset(
-    ("Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "Slice", "Range", "ReduceMean", *NEUTRAL)
+    (
+        "Reshape",
+        "Expand",
+        "Unsqueeze",
+        "Squeeze",
+        "Tile",
+        "Slice",
+        "Split",
+        "Range",
+        "ReduceMean",
+        *NEUTRAL,
+    )
 )
 """Operators that have a shape or axes for an operand, and are computed at run time all the same."""
 _SPECIAL = {
