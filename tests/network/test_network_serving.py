@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.helper as oh
 import pytest
+from onnx import numpy_helper
 
 import autotune
 from autotune.errors import UsageError
@@ -268,3 +271,32 @@ def test_requests_end_one_by_one(model: Model) -> None:
     for tokens in ([], tokens_of(CAPACITY)):
         with pytest.raises(UsageError, match="do not fit"):
             scheduler.submit(TextRequest(tokens, 1))
+
+
+def with_recurrent_state(source: onnx.ModelProto) -> onnx.ModelProto:
+    """A decoder whose scores are moved by those of the last token before."""
+    graph = source.graph
+    scores = next(n for n in graph.node if "logits" in n.output)
+    scores.output[0] = "bare"
+    shape = [1, 1, VOCABULARY]
+    graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
+    graph.node.append(oh.make_node("Add", ["bare", "past_last"], ["logits"]))
+    graph.node.append(oh.make_node("Gather", ["logits", "last"], ["present_last"], axis=1))
+    graph.input.append(oh.make_tensor_value_info("past_last", onnx.TensorProto.FLOAT, shape))
+    graph.output.append(oh.make_tensor_value_info("present_last", onnx.TensorProto.FLOAT, shape))
+    return source
+
+
+@pytest.mark.slow
+def test_a_model_with_a_recurrent_state_is_served_without_prefixes() -> None:
+    model = autotune.Model(autotune.compile(with_recurrent_state(decoder()), **_TOLD).artifact)
+    texts = [tokens_of(n, n) for n in (9, 40, 40, 3)]
+    expected = [alone(model, text, 12) for text in texts]
+    scheduler = TurnScheduler(model, sessions=2, prefixes=Prefixes(block=8))
+    requests = [TextRequest(text, 12) for text in texts]
+    for request in requests:
+        scheduler.submit(request)
+    while scheduler.turn():
+        pass
+    assert [request.found for request in requests] == expected
+    assert scheduler.prefixes is None

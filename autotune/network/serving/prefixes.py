@@ -92,9 +92,14 @@ class Prefixes:
                 above, places = block, end
             self._forget()
 
+    @staticmethod
+    def serves(session: ModelSession) -> bool:
+        """Whether places of a session can be kept: its whole state is a KV cache."""
+        return bool(session.capacity and not session.replaced_arrays() and not session.begin_info)
+
     def require(self, session: ModelSession) -> None:
         """Raise UsageError for a session whose places cannot be kept, or of another model."""
-        if session.replaced_arrays() or session.begin_info or not session.capacity:
+        if not self.serves(session):
             raise UsageError(
                 "prefixes are kept of models whose whole state is a KV cache", "leave them out"
             )

@@ -75,8 +75,9 @@ class TurnScheduler:
 
     `sessions`: requests at once; as many steps of several sessions as the artifact has are used
     (`--sessions`). `waiting`: requests that may wait for one. `part`: tokens of a prompt in a turn,
-    beside the next token of all others. `prefixes`: of former texts, for all. It owns the sessions.
-    Raises UsageError for a model that takes more than tokens.
+    beside the next token of all others. `prefixes`: of former texts, for all; they stay empty where
+    the model has states of a fixed shape beside its cache. It owns the sessions. Raises UsageError
+    for a model that takes more than tokens.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class TurnScheduler:
         if min(sessions, part) < 1 or waiting < 0:
             raise UsageError("there is one session and one token in a part at least")
         self._model, self._part, self._most_waiting = model, part, waiting
+        self.prefixes: Prefixes | None = None
         self._free = [model.session() for _ in range(sessions)]
         self._ports, self.capacity = TokenSession(self._free[0]), self._free[0].capacity
         if not self.capacity or self._free[0].begin_info:
@@ -98,9 +100,9 @@ class TurnScheduler:
                 f"'{model.artifact.name}' is no decoder of text alone",
                 "compile one with `capacity`",
             )
-        if prefixes is not None:
+        if prefixes is not None and prefixes.serves(self._free[0]):
             prefixes.require(self._free[0])
-        self.prefixes = prefixes
+            self.prefixes = prefixes
         self._waiting = deque[TextRequest]()
         self._prompts, self._texts = deque[_Running](), list[_Running]()
         self._lock = threading.Lock()
