@@ -153,6 +153,8 @@ class _Search:
         if self._is_simple:
             yield self.sizes
         self.sizes = self._read(self.sizes)
+        if self._is_rounded:
+            yield self._with_room(self.sizes)
         self.sizes = self._with_room(self._followed(self.sizes))
         yield from self._attempts(self.sizes)
 
@@ -176,6 +178,13 @@ class _Search:
         """Whether it may follow all sizes at once, as most models of text do."""
         is_image = any(known.kind == "image" for known in self.kinds.values())
         return not (is_image or self._is_recurrent)
+
+    @property
+    def _is_rounded(self) -> bool:
+        """Whether sizes of images are of steps alone because windows go several places at once."""
+        images = [n for n in lengths_in(self.sizes) if self.kinds[n].kind == "image"]
+        has_strides = bool(strides(self.outline)) and not self._is_recurrent
+        return has_strides and not all(self._is_even(self.sizes, name) for name in images)
 
     @property
     def _is_recurrent(self) -> bool:

@@ -321,7 +321,7 @@ class _Split:
             indices += (
                 [index]
                 if len(dim) == 1
-                else digits(index, extents, ranges, bool(self.points.products))
+                else digits(index, extents, ranges, self.points.has_products)
             )
         shape = tuple(part.at(numbers) for dim in dims for part in dim)
         return Load(Tensor(e.tensor.name, shape, e.tensor.dtype), tuple(indices))

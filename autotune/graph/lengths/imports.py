@@ -20,10 +20,13 @@ from autotune.errors import ModelError, NotCompilable, without_frames
 from autotune.extent import Extents, Length, at
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Array, Graph, Node, same
+from autotune.graph.lengths.formulas import Quotient
 from autotune.graph.lengths.numbers import Points, points_of
+from autotune.graph.lengths.rounding import quotients_in
 from autotune.graph.network import named
 from autotune.graph.operators.movement import pad_amounts
 from autotune.graph.operators.recurrent import OPEN_STEPS, RECURRENT
+from autotune.graph.operators.windows import with_open_ends
 from autotune.graph.passes.pipeline import prepare_first, prepare_rest
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import OnnxModel
@@ -114,6 +117,8 @@ class OpenModel:
     written: Written | None = None
     computed: frozenset[str] = frozenset()
     """Results of Concat that are computed though they are constants at any number."""
+    is_rounded: bool = False
+    """Whether extents are quotients of numbers: see `windows.OPEN_ENDS`."""
     kept: frozenset[str] = frozenset()
     floats: frozenset[str] = frozenset()
     """Nodes whose products are in float32, and of integers that are of floats: see `Mixture`."""
@@ -131,6 +136,8 @@ class OpenModel:
         """The model where lengths have these numbers."""
         model, graph = self.read_at(numbers)
         graph = self.with_open_steps(graph)
+        if self.is_rounded:
+            graph = replace(graph, nodes=tuple(map(with_open_ends, graph.nodes)))
         first = named(partial(prepare_first, graph))
         rest = first, PRECISIONS[self.precision], self.kept, self.floats
         stored = named(partial(prepare_rest, *rest))
@@ -171,6 +178,10 @@ class OpenModel:
                     joined.add(name)
         return tuple(pairs), frozenset(joined)
 
+    def quotients(self) -> dict[str, Quotient]:
+        """Numbers that some extents follow, which are quotients of others."""
+        return {} if self.written else quotients_in(self._light_at, self.mosts)
+
     def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
         """The least numbers from which on the model is what `graphs` are at the points.
 
@@ -206,6 +217,7 @@ class OpenModel:
     ) -> ModelError | None:
         """Why the model is another one at these numbers; None where it is not."""
         try:
+            require_some(points, numbers)
             require_even(points, graphs, numbers, self._light_at(numbers))
         except ModelError as error:
             without_frames(error)
@@ -241,6 +253,13 @@ def _steps(graph: Graph) -> Iterator[int]:
 
 def _with_open_steps(node: Node, most: int, lower: int) -> Node:
     return node if most == lower else replace(node, attrs={**node.attrs, OPEN_STEPS: most})
+
+
+def require_some(points: Points, numbers: Mapping[str, int]) -> None:
+    """Raise NotLifted where a number that follows from `numbers` is none."""
+    whole = points.whole(numbers)
+    if any(whole[name] < 1 for name in points.formulas):
+        raise NotLifted(f"the model has nothing to compute at {_told(numbers)}", HINT)
 
 
 def require_even(

@@ -10,6 +10,7 @@ that follows the numbers (`definitions`). The numbers are inputs of the network.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,6 +20,7 @@ from autotune.graph.bound_model import BoundModel
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Graph, Node, TensorType
 from autotune.graph.lengths.definitions import GroupDefinitions, Lifted
+from autotune.graph.lengths.formulas import Product, computing
 from autotune.graph.lengths.imports import (
     HINT,
     ImportedModel,
@@ -30,8 +32,10 @@ from autotune.graph.lengths.layouts import Dims, LengthLayout, dims_of, layout_o
 from autotune.graph.lengths.merging import NotFollowed
 from autotune.graph.lengths.numbers import (
     AffineExtent,
+    NotTold,
     Points,
     Vector,
+    affine_extent,
     points_of,
     static,
     told,
@@ -46,8 +50,8 @@ from autotune.graph.tasks.partition import Group, partition
 from autotune.graph.tasks.storage import Activation, plan_storage
 from autotune.graph.tasks.subgraph import Subgraph, form_of, group_definition
 from autotune.strides import dense
-from autotune.te.dag import ComputeDAG, compute, placeholder
-from autotune.te.expr import INDEX, Axis, mul
+from autotune.te.dag import ComputeDAG
+from autotune.te.expr import INDEX
 
 
 def lifted_network(
@@ -75,11 +79,14 @@ def open_model(bound: BoundModel, dims: Mapping[str, Extents], precision: str) -
 
 def lifted(model: LengthModel) -> Network:
     """The network of a model for all numbers up to its mosts. Raises as `lifted_network`."""
-    first = model.imported(model.mosts)
     reasons: list[ModelError] = []
-    for near in (False, True):
+    first: tuple[LengthModel, ImportedModel] | None = None
+    for seen, points in _seen(model):
         try:
-            return _at_points(model, points_of(model.mosts, near), first)
+            if first is None or first[0] is not seen:
+                reasons = []  # those of the most general way are told
+                first = seen, seen.imported(seen.mosts)
+            return _at_points(seen, points, first[1])
         except ModelError as error:
             without_frames(error)
             reasons.append(error)
@@ -97,6 +104,18 @@ def _chief(reasons: list[ModelError]) -> ModelError:
     return found
 
 
+def _seen(model: LengthModel) -> Iterator[tuple[LengthModel, Points]]:
+    """Ways in which a model may be lifted, and the points for each, as long as none before did."""
+    yield model, points_of(model.mosts)
+    yield model, points_of(model.mosts, True)
+    quotients = model.quotients() if isinstance(model, OpenModel) else {}
+    if isinstance(model, OpenModel) and quotients:
+        rounded = replace(model, is_rounded=True)
+        for near in (False, True):
+            with suppress(NotTold):
+                yield rounded, points_of(model.mosts, near, quotients)
+
+
 def _with_products(model: OpenModel) -> Network | None:
     """The network in which places of two lengths lie one behind another; None where there are none,
     or it is not possible."""
@@ -105,7 +124,8 @@ def _with_products(model: OpenModel) -> Network | None:
         if not pairs:
             return None
         model = replace(model, computed=computed, read={})
-        return _at_points(model, points_of(model.mosts, False, pairs), model.imported(model.mosts))
+        points = points_of(model.mosts, False, {f"{a}.{b}": Product(a, b) for a, b in pairs})
+        return _at_points(model, points, model.imported(model.mosts))
     except ModelError as error:
         without_frames(error)
         return None
@@ -158,13 +178,13 @@ class _Lifter:
             name: written.get(name) or _unused(f"length.{name}", values)
             for name in self.points.most
         }
-        products = self._products()
-        subgraphs = [*products, *(self._subgraph(group, copies) for group in groups)]
+        followed = [computing(n, f, self.ports) for n, f in self.points.formulas.items()]
+        subgraphs = [*followed, *(self._subgraph(group, copies) for group in groups)]
         joined = [
-            replace(j, parts=tuple(n + len(products) for n in j.parts))
+            replace(j, parts=tuple(n + len(followed) for n in j.parts))
             for j in joined_groups(self.first, groups, partial(self._alternative, copies))
         ]
-        made = {n: self.ports[n] for n in (*written, *self.points.products)}
+        made = {n: self.ports[n] for n in (*written, *self.points.formulas)}
         given = {n: v for n, v in self.ports.items() if n not in made}
         values |= {
             v: Activation(v, (1,), INDEX, (1,)) for n, v in self.ports.items() if n not in written
@@ -176,8 +196,8 @@ class _Lifter:
         values |= {n: Activation(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
         hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in given.items())
         outputs = [self._port(n, graph, {}) for n in graph.outputs if n not in written.values()]
-        followed = {e.name for p in outputs for e in p.extents if isinstance(e, Length)}
-        shown = {n: v for n, v in made.items() if n in written or n in followed}
+        shapes = {e.name for p in outputs for e in p.extents if isinstance(e, Length)}
+        shown = {n: v for n, v in made.items() if n in written or n in shapes}
         return replace(
             network,
             inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
@@ -185,17 +205,6 @@ class _Lifter:
             lengths=given,
             written={n: f"length.{n}" for n in shown},
         )
-
-    def _products(self) -> list[Subgraph]:
-        """What computes the numbers that are products of others."""
-        one, other = (placeholder(name, (1,), INDEX) for name in ("one", "other"))
-        axis = Axis("i", 1)
-        product = compute("product", (axis,), mul(one.tensor[axis], other.tensor[axis]))
-        dag = ComputeDAG((one, other, product), ("product",))
-        return [
-            Subgraph(dag, {"one": self.ports[a], "other": self.ports[b]}, {}, self.ports[n], "Mul")
-            for n, (a, b) in self.points.products.items()
-        ]
 
     # --- pairs of nodes ---
 
@@ -265,7 +274,7 @@ class _Lifter:
 
     def _input_dims(self, name: str) -> Dims:
         if name in self.dims:
-            return tuple((_affine(extent),) for extent in self.dims[name])
+            return tuple((affine_extent(extent),) for extent in self.dims[name])
         found = [self.points.affine(extent) for extent in self._shape(name)]
         known = tuple((extent,) for extent in found if extent is not None)
         if len(known) < len(found):
@@ -477,12 +486,6 @@ class _Copies:
             inputs=tuple(names.get(x, x) for x in node.inputs),
             outputs=tuple(names.get(x, x) for x in node.outputs),
         )
-
-
-def _affine(extent: int | Length) -> AffineExtent:
-    if isinstance(extent, int):
-        return static(extent)
-    return AffineExtent(((extent.name, extent.factor),), extent.offset)
 
 
 def _unused(stem: str, names: Mapping[str, object]) -> str:

@@ -5,7 +5,7 @@
     points.affine((256, 6, 7))                 None: half of it, rounded up
 
 A function of a few numbers is known from as many points and one; one more point, that of the most,
-proves it. A product of two numbers may be one of them, as the places of an image are.
+proves it. Some numbers follow from others (`formulas`): the places of an image, halves of its rows.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from itertools import chain, count
 from typing import TypeAlias
 
+from autotune.extent import Extent
+from autotune.graph.lengths.formulas import Formula, Product, Quotient, roots_of, whole
 from autotune.graph.passes.cached_products import FEW_ROWS
 from autotune.te.expr import Expr, add, idx, mul
 from autotune.te.numbers import variable
@@ -27,6 +30,8 @@ _FEW_PROBES = (11, 13, 7, 9, 10, 14, 15, 12, 8)
 """Below, operators have other forms: a window is larger than its operand."""
 _SMALL = 32
 """Just below a smaller most, there are few primes."""
+_MOST_TRIED = 200
+"""Points that are looked at, most of which tell nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +76,31 @@ class AffineExtent:
         return " + ".join([*terms, *([str(self.offset)] if self.offset or not terms else [])])
 
 
+def affine_extent(extent: Extent) -> AffineExtent:
+    """An extent that is one or a length."""
+    if isinstance(extent, int):
+        return static(extent)
+    return AffineExtent(((extent.name, extent.factor),), extent.offset)
+
+
 def static(n: int) -> AffineExtent:
     """A number that follows no other."""
     return AffineExtent((), n)
+
+
+class NotTold(Exception):
+    """There are no points that tell all numbers apart."""
 
 
 @dataclass(frozen=True)
 class Points:
     """Where a model is looked at: `at[0]` are the most, the others tell functions apart.
 
-    `products`: numbers that are those of two others, by their names.
+    `formulas`: of numbers that follow from others, by their names, each behind those that it reads.
     """
 
     at: tuple[Mapping[str, int], ...]
-    products: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    formulas: Mapping[str, Formula] = field(default_factory=dict)
 
     @property
     def most(self) -> Mapping[str, int]:
@@ -95,8 +111,9 @@ class Points:
         """The function that has these values at the points; None where no affine one has."""
         if len(set(values)) == 1:
             return static(values[0])
-        rows, divisor = self._inverse
-        sums = [sum(c * v for c, v in zip(row, values[1:], strict=True)) for row in rows]
+        used, rows, divisor = self._inverse
+        known = [values[n] for n in used]
+        sums = [sum(c * v for c, v in zip(row, known, strict=True)) for row in rows]
         if any(total % divisor for total in sums):
             return None
         offset, *factors = (total // divisor for total in sums)
@@ -105,21 +122,53 @@ class Points:
         return found if self.vector(found) == tuple(values) else None
 
     @cached_property
-    def _inverse(self) -> tuple[list[list[int]], int]:
-        """The inverse of the points but the most, a row each with a one in front: integers, and
-        what they are over."""
-        matrix = [[1, *(numbers[name] for name in self.most)] for numbers in self.at[1:]]
-        return _inverse_of(matrix)
+    def _inverse(self) -> tuple[list[int], list[list[int]], int]:
+        """Points that tell functions apart, the inverse of these: integers, and what they are
+        over."""
+        used = independent([self._row(n) for n in range(1, len(self.at))])
+        rows, divisor = _inverse_of([self._row(n + 1) for n in used])
+        return [n + 1 for n in used], rows, divisor
+
+    def _row(self, n: int) -> list[int]:
+        return [1, *(self.at[n][name] for name in self.most)]
+
+    @property
+    def tells(self) -> int:
+        """How much they tell apart: independent points, and remainders of quotients."""
+        rows = [self._row(n) for n in range(1, len(self.at))]
+        seen = (
+            {q.remainder(numbers) for numbers in self.at[1:]} & q.remainders
+            for q in self.formulas.values()
+            if isinstance(q, Quotient)
+        )
+        return len(independent(rows)) + sum(map(len, seen))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether no affine function is that of another at all of them, one to spare."""
+        rows = [self._row(n) for n in range(1, len(self.at))]
+        return len(rows) > len(rows[0]) == len(independent(rows))
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether they tell all functions apart, and show each remainder of a quotient."""
+        quotients = (q for q in self.formulas.values() if isinstance(q, Quotient))
+        return self.tells == len(self.most) + 1 + sum(len(q.remainders) for q in quotients)
 
     def whole(self, numbers: Mapping[str, int]) -> dict[str, int]:
-        """`numbers` with the products of them."""
-        return {**numbers, **{n: numbers[a] * numbers[b] for n, (a, b) in self.products.items()}}
+        """`numbers` with those that follow from them."""
+        return whole(self.formulas, numbers)
+
+    @property
+    def has_products(self) -> bool:
+        """Whether some number is a product of two others."""
+        return any(isinstance(f, Product) for f in self.formulas.values())
 
     def plain(self, values: Sequence[int]) -> AffineExtent | None:
         """`affine`, if it follows no product."""
         found = self.affine(values)
-        is_plain = found is None or self.products.keys().isdisjoint(n for n, _ in found.factors)
-        return found if is_plain else None
+        follows = () if found is None else (self.formulas.get(n) for n, _ in found.factors)
+        return None if any(isinstance(f, Product) for f in follows) else found
 
     def vector(self, form: AffineExtent) -> Vector:
         """The values of a function at the points."""
@@ -127,8 +176,8 @@ class Points:
 
 
 def told(points: Points) -> str:
-    """The names of all numbers, for messages."""
-    return " and ".join(f"'{name}'" for name in points.most)
+    """The names of all numbers of a call, for messages."""
+    return " and ".join(f"'{name}'" for name in points.most if name not in points.formulas)
 
 
 def told_at(points: Points, n: int) -> str:
@@ -144,30 +193,84 @@ def uneven(extent: Vector, points: Points) -> str:
 
 
 def points_of(
-    most: Mapping[str, int], near: bool = False, products: Iterable[tuple[str, str]] = ()
+    most: Mapping[str, int], near: bool = False, formulas: Mapping[str, Formula] | None = None
 ) -> Points:
     """The points for these mosts: small primes, all of them different.
 
     `near`: numbers just below the most, for models that take no others or are other ones there.
-    `products`: pairs of names whose product is one more number.
+    `formulas`: of further numbers. Those that others are quotients of are no primes alone, and not
+    so small that quotients are below the sizes at which operators have other forms. Raises NotTold.
     """
-    taken = set(most.values())
-    base = {name: _probe(n, taken, near) for name, n in most.items()}
-    moved = [base | {name: _probe(n, taken, near)} for name, n in most.items()]
-    named = {f"{a}.{b}": (a, b) for a, b in products}
-    others = [{name: _probe(n, taken, near) for name, n in most.items()} for _ in named]
-    found = Points((dict(most), base, *moved, *others), named)
-    return Points(tuple(map(found.whole, found.at)), named)
+    formulas = formulas or {}
+    free = _Free(most, near, formulas)
+    base = free.all()
+    moved = [base | {name: free.one(name)} for name in most]
+    at = [dict(most), base, *moved]
+    found = Points(tuple(whole(formulas, numbers) for numbers in at), formulas)
+    for _ in range(_MOST_TRIED):
+        if found.is_enough:
+            return found
+        more = Points((*found.at, whole(formulas, free.all())), formulas)
+        found = more if more.tells > found.tells else found
+    raise NotTold
 
 
-def _probe(most: int, taken: set[int], near: bool) -> int:
-    """A number that is not `taken`, which it is then: a prime, if the most is not small."""
-    primes = (n for n in count(FEW_ROWS + 1) if _is_prime(n))
-    below: Iterable[int] = _FEW_PROBES if most <= FEW_ROWS else ()
-    if near:
-        below = (n for n in range(most - 1, 1, -1) if most <= _SMALL or _is_prime(n))
-    found = next(n for n in chain(below, primes) if n not in taken)
-    taken.add(found)
+class _Free:
+    """Numbers that are not taken, which they then are."""
+
+    def __init__(
+        self, most: Mapping[str, int], near: bool, formulas: Mapping[str, Formula]
+    ) -> None:
+        self.most, self.near, self.taken = most, near, set(most.values())
+        quotients = {n: f for n, f in formulas.items() if isinstance(f, Quotient)}
+        self.lows = _lows(most, quotients)
+
+    def all(self) -> dict[str, int]:
+        """One for each name."""
+        return {name: self.one(name) for name in self.most}
+
+    def one(self, name: str) -> int:
+        """One for a name: a prime, if the most is not small and nothing is a quotient of it."""
+        most, low = self.most[name], self.lows.get(name)
+        primes = (n for n in count(FEW_ROWS + 1) if _is_prime(n))
+        below: Iterable[int] = _FEW_PROBES if most <= FEW_ROWS else ()
+        if low is not None:
+            below = count(low)
+        if self.near:
+            is_any = most <= _SMALL or low is not None
+            below = (n for n in range(most - 1, 1, -1) if is_any or _is_prime(n))
+        found = next(n for n in chain(below, primes) if n not in self.taken)
+        self.taken.add(found)
+        return found
+
+
+def _lows(most: Mapping[str, int], quotients: Mapping[str, Quotient]) -> dict[str, int]:
+    """The least number of each that quotients are made of: such that these are many as well, if
+    they are at the most."""
+    found = {}
+    for root in dict.fromkeys(roots_of(quotients).values()):
+        own = {n: q for n, q in quotients.items() if roots_of(quotients)[n] == root}
+        many = [n for n, size in whole(own, {root: most[root]}).items() if size > FEW_ROWS]
+        numbers = range(min(FEW_ROWS, most[root]) + 1, most[root])
+        at = (n for n in numbers if all(whole(own, {root: n})[m] > FEW_ROWS for m in many))
+        found[root] = next(at, FEW_ROWS + 1)
+    return found
+
+
+def independent(rows: Sequence[Sequence[int]]) -> list[int]:
+    """The first rows of which none follows from those before it."""
+    kept: list[tuple[int, list[Fraction]]] = []
+    found = []
+    for n, row in enumerate(rows):
+        left = [Fraction(x) for x in row]
+        for pivot, known in kept:
+            if left[pivot]:
+                factor = left[pivot] / known[pivot]
+                left = [x - factor * y for x, y in zip(left, known, strict=True)]
+        at = next((k for k, x in enumerate(left) if x), None)
+        if at is not None:
+            kept.append((at, left))
+            found.append(n)
     return found
 
 

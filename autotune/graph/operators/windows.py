@@ -7,6 +7,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -25,6 +26,23 @@ from autotune.te.expr import (
     substitute,
 )
 
+OPEN_ENDS = "open_ends"
+"""Attribute of a node whose spatial dimensions follow a number: of which the window may reach in
+front of the input, and of which behind it, at some sizes. There conditions are told at all."""
+
+
+def with_open_ends(node: Node) -> Node:
+    """A node whose windows go several places at once, for dimensions that follow a number."""
+    strides = node.attrs.get("strides", ())
+    if not any(s > 1 for s in strides):
+        return node
+    n = len(strides)
+    is_same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
+    is_up = is_same or bool(node.attrs.get("ceil_mode"))
+    pads = tuple(node.attrs.get("pads", (0,) * 2 * n))
+    ends = (*(is_same or b > 0 for b in pads[:n]), *(is_up or e > 0 for e in pads[n:]))
+    return replace(node, attrs={**node.attrs, OPEN_ENDS: ends})
+
 
 class Window:
     """A sliding window over the spatial dimensions: kernel, strides, dilations, padding.
@@ -39,6 +57,8 @@ class Window:
         self.dilations = tuple(node.attrs.get("dilations", (1,) * n))
         pads = tuple(node.attrs.get("pads", (0,) * 2 * n))
         self.begin, self.end = pads[:n], pads[n:]
+        ends = tuple(node.attrs.get(OPEN_ENDS, (False,) * 2 * n))
+        self.open = list(zip(ends[:n], ends[n:], strict=True))
         mode = node.attrs.get("auto_pad", "NOTSET")
         if mode in ("SAME_UPPER", "SAME_LOWER", "VALID"):
             total = [max(0, r - s) for r, s in zip(self.reach, size, strict=True)]
@@ -90,12 +110,17 @@ class Window:
         """x with `value` around the spatial dimensions, only as far as it is read."""
         n = len(self.kernel)
         parts = list(zip(self.begin, self.reach, self.size, strict=True))
-        if all(b == 0 and r <= s for b, r, s in parts):
-            return x
         behind = [r - b - s for b, r, s in parts]
+        tests = [
+            (before or b > 0, after or e > 0)
+            for b, e, (before, after) in zip(self.begin, behind, self.open, strict=True)
+        ]
+        if not any(map(any, tests)):
+            return x
         rest = len(x.shape) - n - 1
-        begin = (0, *self.begin, *(0,) * rest)
-        return padded(scope, x, begin, (0, *behind, *(0,) * rest), value)
+        begin, end = ((0, *ends, *(0,) * rest) for ends in (self.begin, behind))
+        none = (False, False)
+        return padded(scope, x, begin, end, value, (none, *tests, *(none,) * rest))
 
 
 def space_axes(extents: Shape) -> tuple[Axis, ...]:
@@ -113,14 +138,26 @@ def _names(usual: Mapping[int, tuple[str, ...]], n: int, stem: str) -> tuple[str
     return usual.get(n) or tuple(f"{stem}{i}" for i in range(n))
 
 
-def padded(scope: Scope, x: Tensor, begin: Shape, end: Shape, value: float) -> Tensor:
-    """pad[i…] = x[i - begin…] where that lies inside, else `value`; negative amounts crop."""
+def padded(
+    scope: Scope,
+    x: Tensor,
+    begin: Sequence[int],
+    end: Sequence[int],
+    value: float,
+    ends: Sequence[tuple[bool, bool]] = (),
+) -> Tensor:
+    """pad[i…] = x[i - begin…] where that lies inside, else `value`; negative amounts crop.
+
+    `ends`: whether it may lie in front of a dimension, and behind it; by default
+    where an amount is more than 0.
+    """
+    ends = ends or [(b > 0, e > 0) for b, e in zip(begin, end, strict=True)]
     shape = [b + n + e for b, n, e in zip(begin, x.shape, end, strict=True)]
     axes = axes_of(shape)
     tests: list[Expr] = []
-    for a, b, n, e in zip(axes, begin, x.shape, end, strict=True):
-        tests += [a >= b] if b > 0 else []
-        tests += [a < b + n] if e > 0 else []
+    for a, b, n, (before, after) in zip(axes, begin, x.shape, ends, strict=True):
+        tests += [a >= b] if before else []
+        tests += [a < b + n] if after else []
     body = _through(scope, x, [a - b for a, b in zip(axes, begin, strict=True)])
     if tests:
         outside = Const(DTYPES[x.dtype].literal(value), x.dtype)
