@@ -133,7 +133,7 @@ def _extents(graphs: Sequence[Graph]) -> Iterator[Vector]:
 def _fit_of(extent: Vector, points: Points) -> _Fit | None:
     """The quotient with the least divisor, of the number that was found last."""
     for divisor in range(2, _MOST_DIVISOR + 1):
-        for name in reversed(points.most):
+        for name in reversed(list(points.most)):
             found = _of_number(extent, name, [n[name] for n in points.at], divisor)
             if found is not None:
                 return found
