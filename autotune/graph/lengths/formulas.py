@@ -1,6 +1,6 @@
 """① Numbers that follow from other numbers: places of an image, halves of its rows.
 
-    {"h.w": Product("h", "w"), "h'": Quotient("h", 1, 1, 2)}      h·w and floor((h + 1) / 2)
+    {"h.w": LengthProduct("h", "w"), "h'": Quotient("h", 1, 1, 2)}      h·w and floor((h + 1) / 2)
 
 They are lengths as any other: the network computes them from the numbers of the call.
 """
@@ -19,7 +19,7 @@ _MOST_REMAINDERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class LengthProduct:
     """That of two numbers."""
 
     one: str
@@ -77,7 +77,7 @@ class Quotient:
         return self.factor * numbers[self.of] + self.offset
 
 
-Formula: TypeAlias = Product | Quotient
+Formula: TypeAlias = LengthProduct | Quotient
 
 
 def whole(formulas: Mapping[str, Formula], numbers: Mapping[str, int]) -> dict[str, int]:

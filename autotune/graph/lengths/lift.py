@@ -20,7 +20,7 @@ from autotune.graph.bound_model import BoundModel
 from autotune.graph.index_limits import index_limits
 from autotune.graph.ir import Graph, Node, TensorType
 from autotune.graph.lengths.definitions import GroupDefinitions, Lifted
-from autotune.graph.lengths.formulas import Product, computing
+from autotune.graph.lengths.formulas import LengthProduct, computing
 from autotune.graph.lengths.imports import (
     HINT,
     ImportedModel,
@@ -124,7 +124,7 @@ def _with_products(model: OpenModel) -> Network | None:
         if not pairs:
             return None
         model = replace(model, computed=computed, read={})
-        points = points_of(model.mosts, False, {f"{a}.{b}": Product(a, b) for a, b in pairs})
+        points = points_of(model.mosts, False, {f"{a}.{b}": LengthProduct(a, b) for a, b in pairs})
         return _at_points(model, points, model.imported(model.mosts))
     except ModelError as error:
         without_frames(error)

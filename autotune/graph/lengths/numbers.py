@@ -19,7 +19,7 @@ from itertools import chain, count
 from typing import TypeAlias
 
 from autotune.extent import Extent
-from autotune.graph.lengths.formulas import Formula, Product, Quotient, roots_of, whole
+from autotune.graph.lengths.formulas import Formula, LengthProduct, Quotient, roots_of, whole
 from autotune.graph.passes.cached_products import FEW_ROWS
 from autotune.te.expr import Expr, add, idx, mul
 from autotune.te.numbers import variable
@@ -162,13 +162,13 @@ class Points:
     @property
     def has_products(self) -> bool:
         """Whether some number is a product of two others."""
-        return any(isinstance(f, Product) for f in self.formulas.values())
+        return any(isinstance(f, LengthProduct) for f in self.formulas.values())
 
     def plain(self, values: Sequence[int]) -> AffineExtent | None:
         """`affine`, if it follows no product."""
         found = self.affine(values)
         follows = () if found is None else (self.formulas.get(n) for n, _ in found.factors)
-        return None if any(isinstance(f, Product) for f in follows) else found
+        return None if any(isinstance(f, LengthProduct) for f in follows) else found
 
     def vector(self, form: AffineExtent) -> Vector:
         """The values of a function at the points."""
