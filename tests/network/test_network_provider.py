@@ -49,6 +49,16 @@ MODELS = {
             s = MatMul(x, t)  p = Softmax(s)  y = MatMul(p, present_key) }""",
         {"past": "..32"},
     ),
+    "halved": (  # lengths that the network computes, and such that data decide
+        """f (float[1, 2, w] x) => (float[1, 2, v] y) {
+            y = MaxPool<kernel_shape = [3], strides = [2], pads = [1, 1]>(x) }""",
+        {"w": "..32"},
+    ),
+    "chosen": (
+        """f (float[2, 9] x) => (int64[2, k] y) {
+            g = Constant<value_float = 0.0>()  b = Greater(x, g)  y = NonZero(b) }""",
+        None,
+    ),
 }
 _CHILD = """
 import json, sys
@@ -100,6 +110,9 @@ def inputs_of(name: str, n: int) -> dict[str, np.ndarray[Any, Any]]:
             "x": rng.standard_normal(x).astype(np.float32),
             "past_key": rng.standard_normal(past).astype(np.float32),
         }
+    if name in ("halved", "chosen"):
+        shape = (1, 2, n) if name == "halved" else (2, 9)
+        return {"x": rng.standard_normal(shape).astype(np.float32)}
     return {
         "x": rng.standard_normal((n, 64)).astype(np.float32),
         "s": rng.standard_normal(n).astype(np.float32),
@@ -153,6 +166,8 @@ def test_a_session_computes_what_onnxruntime_does(
         ours = client(out, feeds, threads="2", callers="2")
         theirs = client(tmp_path, feeds, f"{name}.onnx")
         assert isinstance(ours, list), ours
+        library = autotune.ExportedModel(out / "libnet.so").run(feeds)
+        assert [x.shape for x in library.values()] == [np.shape(x) for x in theirs]
         for one, other in zip(ours, theirs, strict=True):
             assert np.shape(one) == np.shape(other)
             np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-4)

@@ -6,13 +6,18 @@ numbers_of([Endpoint("ids", extents=(1, n))], {"ids": (1, 17)})  ─►  {"seque
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from autotune.errors import UsageError
-from autotune.extent import Length
+from autotune.extent import Length, at
 from autotune.names import require_known
 from autotune.network.artifact.artifact import Endpoint
 from autotune.wording import arguments
+
+Array = NDArray[Any]
 
 
 def numbers_of(ports: Sequence[Endpoint], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -36,6 +41,21 @@ def numbers_of(ports: Sequence[Endpoint], shapes: Mapping[str, tuple[int, ...]])
                 raise _disagreement(extent.name, told_by[extent.name], port.name, numbers, n)
             told_by.setdefault(extent.name, port.name)
     return numbers
+
+
+def fronts(
+    ends: Iterable[Endpoint], written: Mapping[str, str], found: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Outputs as far as their lengths say that are among them; `written`: the outputs of these, by
+    their names."""
+    numbers = {name: found[port].item() for name, port in written.items()}
+    hidden = set(written.values())
+    parts = {
+        end.name: tuple(map(slice, at(end.written, numbers)))
+        for end in ends
+        if end.name not in hidden
+    }
+    return {name: found[name][part] if part else found[name] for name, part in parts.items()}
 
 
 def variant_of(

@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.codec import to_json
 from autotune.errors import ArtifactError
-from autotune.extent import Length
+from autotune.extent import Extents, Length
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.numbers import by_size
 from autotune.network.artifact.steps import begin_of, steps_of
@@ -154,6 +154,7 @@ class LibraryInterface:
                 "inputs": [_described(tensor) for tensor in self.inputs],
                 "outputs": [_described(tensor) for tensor in self.outputs],
                 **({"capacity": self.state.capacity} if self.state else {}),
+                **({"written": dict(self.artifact.written)} if self.artifact.written else {}),
                 **({"texts": to_json(self.artifact.texts)} if self.artifact.texts else {}),
             }
         )
@@ -198,7 +199,12 @@ def _described(tensor: Tensor) -> dict[str, Any]:
         "dtype": tensor.first.dtype,
         "shapes": [list(end.shape) for end in tensor.ends],
         "fixed": tensor.is_fixed,
-        **({"extents": [_extents(end) for end in tensor.ends]} if has_lengths else {}),
+        **(
+            {"extents": [_extents(end.extents or end.shape) for end in tensor.ends]}
+            if has_lengths
+            else {}
+        ),
+        **({"written": _extents(tensor.first.written)} if tensor.first.written else {}),
     }
 
 
@@ -211,6 +217,6 @@ def _span(length: Length) -> str:
     return f"{length} from {length.at(length.least)} to {length.longest}{steps}"
 
 
-def _extents(end: Endpoint) -> list[Any]:
+def _extents(extents: Extents) -> list[Any]:
     """As JSON: a number, or one that follows a number of the call."""
-    return [to_json(e) if isinstance(e, Length) else e for e in end.extents or end.shape]
+    return [to_json(e) if isinstance(e, Length) else e for e in extents]

@@ -7,6 +7,7 @@ package runs it (`provider.c`). Symbolic dimensions are the lengths of the netwo
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -55,8 +56,49 @@ def write_context(artifact: Artifact, name: str, folder: Path, original: str = "
     library = folder / f"lib{name}.so"
     (folder / f"{name}.digest").write_text(f"{digest_of(library)}\n", encoding="utf-8")
     node = context_node(interface, library, original)
-    graph = helper.make_graph([node], name, values(interface.inputs), values(interface.outputs))
+    outputs = [t for t in interface.outputs if t.first.name not in artifact.written.values()]
+    cuts = [n for t in outputs if t.first.written for n in _cut(t, node, artifact.written)]
+    ports = values(interface.inputs), values(outputs)
+    made = zip(node.output, interface.outputs, strict=True)
+    known = [
+        helper.make_tensor_value_info(n, DTYPES[t.first.dtype].onnx, None)
+        for n, t in made
+        if n not in {t.first.name for t in outputs}
+    ]
+    graph = helper.make_graph([node, *cuts], name, *ports, value_info=known)
     return save_context(graph, [helper.make_opsetid("", _OPSET)], folder, name)
+
+
+def _cut(
+    tensor: Tensor, node: onnx.NodeProto, written: Mapping[str, str]
+) -> Iterator[onnx.NodeProto]:
+    """Nodes that give an output as far as the lengths say that the network writes; that of `node`
+    gets another name."""
+    name = tensor.first.name
+    whole = f"{name}.whole"
+    node.output[list(node.output).index(name)] = whole
+    lengths = [(n, e) for n, e in enumerate(tensor.first.written) if isinstance(e, Length)]
+    own = [(n, e) for n, e in lengths if e.name in written]
+    ends = []
+    for n, length in own:
+        product, end = f"{name}.product{n}", f"{name}.end{n}"
+        factor, offset = _numbers(f"{end}.factor", [length.factor]), [length.offset]
+        yield factor
+        yield helper.make_node("Mul", [written[length.name], factor.output[0]], [product])
+        yield (more := _numbers(f"{end}.offset", offset))
+        yield helper.make_node("Add", [product, more.output[0]], [end])
+        ends.append(end)
+    yield helper.make_node("Concat", ends, [f"{name}.ends"], axis=0)
+    starts = _numbers(f"{name}.starts", [0] * len(own))
+    axes = _numbers(f"{name}.axes", [n for n, _ in own])
+    yield from (starts, axes)
+    operands = [whole, starts.output[0], f"{name}.ends", axes.output[0]]
+    yield helper.make_node("Slice", operands, [name])
+
+
+def _numbers(name: str, values: list[int]) -> onnx.NodeProto:
+    value = helper.make_tensor(name, onnx.TensorProto.INT64, [len(values)], values)
+    return helper.make_node("Constant", [], [name], value=value)
 
 
 def context_node(interface: LibraryInterface, library: Path, original: str = "") -> onnx.NodeProto:
@@ -103,7 +145,7 @@ def copied_model(model: Path, folder: Path) -> str:
     return model.name
 
 
-def values(tensors: tuple[Tensor, ...]) -> list[onnx.ValueInfoProto]:
+def values(tensors: Iterable[Tensor]) -> list[onnx.ValueInfoProto]:
     """The types of ports."""
     return [
         helper.make_tensor_value_info(
@@ -116,7 +158,8 @@ def values(tensors: tuple[Tensor, ...]) -> list[onnx.ValueInfoProto]:
 def _dimensions(tensor: Tensor) -> list[int | str | None]:
     """Numbers; names of lengths; None where only a call tells."""
     found: list[int | str | None] = []
-    for n, extent in enumerate(tensor.first.extents or tensor.first.shape):
+    end = tensor.first
+    for n, extent in enumerate(end.written or end.extents or end.shape):
         if isinstance(extent, Length):
             is_plain = extent.factor == 1 and not extent.offset
             found.append(extent.name if is_plain else None)

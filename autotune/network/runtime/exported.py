@@ -27,7 +27,7 @@ from autotune.extent import Extent, Extents, Length
 from autotune.former_names import renamed
 from autotune.graph.texts import Texts
 from autotune.network.artifact.artifact import Endpoint
-from autotune.network.artifact.numbers import variant_of
+from autotune.network.artifact.numbers import fronts, variant_of
 from autotune.network.artifact.variants import VariantChoice
 from autotune.network.runtime.arguments import Inputs, as_array
 from autotune.network.runtime.border import Border
@@ -49,7 +49,8 @@ class _Options(ctypes.Structure):
 class LibraryPort:
     """An input or output: its shapes in all variants; `is_fixed`: they are one.
 
-    `extents`: with lengths, those of its dimensions; `shapes` are the longest then.
+    `extents`: with lengths, those of its dimensions; `shapes` are the longest then. `written`: of
+    an output some of whose lengths the network writes.
     """
 
     name: str
@@ -57,11 +58,19 @@ class LibraryPort:
     shapes: tuple[tuple[int, ...], ...]
     is_fixed: bool
     extents: tuple[Extents, ...] = ()
+    written: Extents = ()
 
     def end(self, variant: int) -> Endpoint:
         """The port in a variant."""
         extents = self.extents[variant] if self.extents else ()
-        return Endpoint(self.name, self.shapes[variant], self.dtype.name, 0, extents=extents)
+        return Endpoint(
+            self.name,
+            self.shapes[variant],
+            self.dtype.name,
+            0,
+            extents=extents,
+            written=self.written,
+        )
 
 
 class ExportedModel(PublicNames):
@@ -91,7 +100,10 @@ class ExportedModel(PublicNames):
         self._error = self._function(f"{name}_strerror", ctypes.c_char_p, ctypes.c_int)
         self._run = self._function(f"{name}_run", ctypes.c_int, *[ctypes.c_void_p] * 3)
         self.input_info = tuple(map(_port, self.signature["inputs"]))
-        self.output_info = tuple(map(_port, self.signature["outputs"]))
+        self._results_info = tuple(map(_port, self.signature["outputs"]))
+        self._written: Mapping[str, str] = self.signature.get("written", {})
+        hidden = set(self._written.values())
+        self.output_info = tuple(p for p in self._results_info if p.name not in hidden)
         n_variants = min((len(port.shapes) for port in self.input_info), default=1)
         self._sides = [[port.end(k) for port in self.input_info] for k in range(n_variants)]
         self._has_lengths = any(port.extents for port in self.input_info)
@@ -122,12 +134,13 @@ class ExportedModel(PublicNames):
     def _outputs(self, inputs: Inputs) -> dict[str, Array]:
         arrays = self._checked(inputs)
         named = {p.name: a for p, a in zip(self.input_info, arrays, strict=True)}
-        outputs = {end.name: np.empty(end.shape, end.numpy_dtype) for end in self._results(named)}
+        ends = self._results(named)
+        outputs = {end.name: np.empty(end.shape, end.numpy_dtype) for end in ends}
         words = [w for p, a in zip(self.input_info, arrays, strict=True) for w in _words(p, a)]
         given = (ctypes.c_int64 * max(len(words), 1))(*words)
         made = (ctypes.c_int64 * max(len(outputs), 1))(*(a.ctypes.data for a in outputs.values()))
         self._require(self._run(self._handle, ctypes.byref(given), ctypes.byref(made)))
-        return outputs
+        return fronts(ends, self._written, outputs) if self._written else outputs
 
     def __call__(self, *inputs: Any) -> Array | tuple[Array, ...]:
         """`run` for inputs in order: the output, or a tuple of several."""
@@ -154,10 +167,10 @@ class ExportedModel(PublicNames):
         """The outputs for these inputs. Raises UsageError where their shapes do not fit."""
         if not self._has_lengths:
             variant = self._variant(arrays)
-            return [port.end(variant) for port in self.output_info]
+            return [port.end(variant) for port in self._results_info]
         shapes = {name: array.shape for name, array in arrays.items()}
         variant, numbers = variant_of(self._sides, shapes)
-        return [port.end(variant).at(numbers) for port in self.output_info]
+        return [port.end(variant).at(numbers) for port in self._results_info]
 
     def _variant(self, arrays: Mapping[str, Array]) -> int:
         number = self._choice.number(arrays)
@@ -182,7 +195,9 @@ class ExportedModel(PublicNames):
 def _port(data: Mapping[str, Any]) -> LibraryPort:
     shapes = tuple(tuple(shape) for shape in data["shapes"])
     extents = tuple(tuple(map(_extent, one)) for one in data.get("extents", ()))
-    return LibraryPort(data["name"], numpy_dtype(data["dtype"]), shapes, data["fixed"], extents)
+    written = tuple(map(_extent, data.get("written", ())))
+    dtype = numpy_dtype(data["dtype"])
+    return LibraryPort(data["name"], dtype, shapes, data["fixed"], extents, written)
 
 
 def _extent(data: Any) -> Extent:

@@ -27,7 +27,6 @@ from autotune.calls import PublicNames
 from autotune.codegen.memory import Recycled
 from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
-from autotune.extent import at
 from autotune.former_names import renamed
 from autotune.machine import require_threads
 from autotune.measure.threads import default_threads
@@ -36,7 +35,7 @@ from autotune.network.artifact.artifact import (
     Endpoint,
 )
 from autotune.network.artifact.cpus import for_this_cpu
-from autotune.network.artifact.numbers import extents_text, numbers_of, require_numbers
+from autotune.network.artifact.numbers import extents_text, fronts, numbers_of, require_numbers
 from autotune.network.artifact.variants import VariantChoice, choice_of
 from autotune.network.runtime.arguments import (
     Inputs,
@@ -223,14 +222,7 @@ class Model(PublicNames):
 
     def _fronts(self, found: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs as far as their lengths say that are among them."""
-        artifact = self.artifact
-        numbers = {name: found[port].item() for name, port in artifact.written.items()}
-        fronts = {}
-        for end in artifact.own_outputs:
-            array = found[end.name]
-            part = tuple(map(slice, at(end.written, numbers)))
-            fronts[end.name] = array[part] if part else array
-        return fronts
+        return fronts(self.artifact.own_outputs, self.artifact.written, found)
 
     def run_ragged(self, rows: Rows) -> dict[str, Any]:
         """Outputs of rows of different lengths, of a model that was compiled with `ragged`.
