@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import chain, islice
 
 import numpy as np
 
@@ -15,16 +16,18 @@ from autotune.config import PRECISIONS
 from autotune.errors import AutotuneError, NotCompilable
 from autotune.extent import Extents
 from autotune.graph.bound_model import BoundModel
-from autotune.graph.ir import Graph, Shape, TensorType
+from autotune.graph.ir import Array, Graph, Node, Shape, TensorType
 from autotune.graph.last_rows import rows_first, with_last_rows
 from autotune.graph.lengths.imports import ImportedModel, NotLifted, light, require_even
 from autotune.graph.lengths.lift import lifted
-from autotune.graph.lengths.numbers import Points
+from autotune.graph.lengths.numbers import Points, points_of, primes_from
 from autotune.graph.network import Network, as_stated, named, stored_network
+from autotune.graph.passes.cached_products import FEW_ROWS
 from autotune.graph.passes.decoders import join_decoder
 from autotune.graph.passes.pipeline import prepare
-from autotune.graph.reader.grown import Grown
-from autotune.graph.reader.growth import begin_state, state_of
+from autotune.graph.reader.constant_forms import ConstantForms
+from autotune.graph.reader.grown import LEAST_PAST, Grown
+from autotune.graph.reader.growth import TOTAL, begin_state, state_of
 from autotune.graph.reader.held import Phases, fed_by, phases
 from autotune.graph.reader.importer import grown_shapes, import_graph, import_grown
 from autotune.graph.reader.onnx_reader import OnnxModel
@@ -38,8 +41,7 @@ from autotune.graph.state import (
     rows_axes,
 )
 from autotune.graph.tasks.subgraph import undefined
-from autotune.graph.together import together
-from autotune.graph.unread import without_unread
+from autotune.graph.together import of_sessions, together
 
 _AT_EACH = "compile it without `capacity`, at each length that you need (`dims`)"
 _LEAST_PROMPT = 2
@@ -60,7 +62,8 @@ def grown_networks(
     rows: _Rows | None = None
     for one in variants:
         model = named(partial(bound.load, one.shapes[0]))
-        found = named(partial(_grown_phases, bound, one, model))
+        forms = _forms(bound, one)
+        found, forms = named(partial(_grown_phases, bound, one, model, forms))
         held = {name: found.step.types[name] for name in found.held}
         if begin is None:
             begin, kinds = found.begin, held
@@ -71,63 +74,160 @@ def grown_networks(
                 _AT_EACH,
             )
         state = state_of(one.growth, found.step.types, found.held)
-        rows = rows or _Rows(bound, one, found.step, state)
-        state = replace(state, places=rows.of(one, found.step))
+        rows = rows or _Rows(bound, one, _told(found.step), state)
+        state = replace(state, places=rows.of(one, _told(found.step)))
         if one.scores == "last":
             state = of_last_place(state, map(partial(_stated, found.step), found.step.outputs))
-        if one.is_open:
-            prefill = Prefill(bound, one, found.step, model.halves, state.last_rows, precision)
-            yield replace(without_unread(lifted(prefill)), state=state)
+        step = Step(bound, one, found.step, forms, model.halves, state, precision)
+        if one.sessions > 1:
+            yield replace(_lifted(Together(step)), state=of_sessions(state, one.sessions))
         else:
-            yield _grown_network(bound, found.step, model, state, precision, one.sessions)
+            yield replace(_lifted(step), state=state)
     if begin is not None and kinds:
         model = named(partial(bound.load, variants[0].shapes[0]))
-        yield _grown_network(bound, begin, model, begin_state(tuple(kinds)), precision)
+        yield _begin_network(bound, begin, model, begin_state(tuple(kinds)), precision)
 
 
 @dataclass(frozen=True)
-class Prefill:
-    """A step as a model with one length, its new places: see `lengths.lift`.
+class Step:
+    """A step as a model with lengths: its filled places, and its new ones if it is open.
 
-    `step`: it at the most, with `halves`. `last_rows`: see `StateInfo`.
+    `step`: it at the most, with `forms` of constants and `halves`. All of its places are used at
+    every number: buffers are as long then.
     """
 
     bound: BoundModel
     variant: Grown
     step: Graph
+    forms: ConstantForms
     halves: Mapping[str, str]
-    last_rows: Mapping[str, int]
+    state: StateInfo
     precision: str
     dims: Mapping[str, Extents] = field(default_factory=dict)
 
     @property
     def mosts(self) -> dict[str, int]:
-        """The most new places."""
-        return {PROMPT: self.variant.growth.chunk}
+        """The most new places, and all with them."""
+        growth = self.variant.growth
+        new = {PROMPT: growth.chunk} if self.variant.is_open else {}
+        return new | ({TOTAL: growth.capacity} if growth.grows else {})
+
+    @property
+    def given(self) -> dict[str, str]:
+        """A step computes the number of its places."""
+        return {TOTAL: TOTAL} if TOTAL in self.mosts else {}
+
+    def points(self, near: bool) -> Points:
+        """Numbers of new places, and of all places that have them."""
+        mosts, chunk = self.mosts, self.variant.growth.chunk
+        new: list[dict[str, int]] = [{}, {}]
+        if self.variant.is_open:
+            new = [dict(at) for at in points_of({PROMPT: chunk}, near).at[1:]]
+        if TOTAL not in mosts:
+            return Points((mosts, *new))
+        least = max(at.get(PROMPT, chunk) for at in new) + LEAST_PAST
+        taken = {chunk, mosts[TOTAL], *(n for at in new for n in at.values())}
+        able = primes_from(max(FEW_ROWS + 1, least))
+        if near:
+            able = chain(range(mosts[TOTAL] - 1, least - 1, -1), primes_from(mosts[TOTAL] + 1))
+        t, u = islice((n for n in able if n not in taken), 2)
+        own = [{**at, TOTAL: t} for at in (new if self.variant.is_open else new[:1])]
+        return Points((mosts, *own, {**new[0], TOTAL: u}))
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
-        """The step for so many places, in the memory of the capacity."""
-        graph = self._read(numbers[PROMPT])
+        """The step behind so many places, and for so many."""
+        graph = self._read(numbers)
         stored = rows_first(named(partial(prepare, graph, PRECISIONS[self.precision])))
         require_supported(stored, undefined)
-        return ImportedModel(light(graph), stored, self.halves)
+        return ImportedModel(light(_told(graph)), stored, self.halves)
 
     def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
-        """Two places: the step of one is another network."""
-        numbers = {PROMPT: _LEAST_PROMPT}
-        require_even(points, graphs, numbers, light(self._read(_LEAST_PROMPT)))
+        """Two new places, for the step of one is another network, behind as few as are imported."""
+        new = _LEAST_PROMPT if self.variant.is_open else self.variant.growth.chunk
+        least = {PROMPT: new, TOTAL: new + LEAST_PAST}
+        numbers = {name: least[name] for name in self.mosts}
+        require_even(points, graphs, numbers, light(_told(self._read(numbers))))
         return numbers
 
-    def _read(self, n: int) -> Graph:
-        most = self.mosts[PROMPT]
-        if n > most:
-            raise NotLifted(f"there are {most} new places at most, and {n} are looked at", _AT_EACH)
-        graph = self.step
-        if n < most:
-            one = self.variant.at(n)
-            model = named(partial(self.bound.load, one.shapes[0]))
-            graph = named(partial(_grown_phases, self.bound, one, model)).step
-        return with_last_rows(graph, self.last_rows)
+    def _read(self, numbers: Mapping[str, int]) -> Graph:
+        growth, mosts = self.variant.growth, self.mosts
+        n = numbers.get(PROMPT, growth.chunk)
+        if n > growth.chunk:
+            raise NotLifted(
+                f"there are {growth.chunk} new places at most, and {n} are looked at", _AT_EACH
+            )
+        graph = self.step if TOTAL in mosts else _told(self.step)
+        if numbers != mosts:
+            places = numbers.get(TOTAL, growth.capacity)
+            one = replace(self.variant, growth=growth.at(n, places))
+            model = named(partial(self.bound.load, one.shape))
+            found, _ = named(partial(_grown_phases, self.bound, one, model, self.forms))
+            graph = found.step if TOTAL in mosts else _told(found.step)
+        return with_last_rows(graph, self.state.last_rows)
+
+
+@dataclass(frozen=True)
+class Together:
+    """A step of several sessions, each with a length of its own."""
+
+    step: Step
+
+    bound = property(lambda self: self.step.bound)
+    dims = property(lambda self: self.step.dims)
+    precision = property(lambda self: self.step.precision)
+    mosts = property(lambda self: self.step.mosts)
+    given = property(lambda self: self.step.given)
+
+    def points(self, near: bool) -> Points:
+        """Those of a step."""
+        return self.step.points(near)
+
+    @cached_property
+    def moving(self) -> frozenset[int]:
+        """The nodes that follow the length."""
+        mosts = self.mosts
+        if TOTAL not in mosts:
+            return frozenset()
+        found = [self.step.imported(n).stored for n in (mosts, {TOTAL: mosts[TOTAL] - 1})]
+        first, other = ([*map(partial(_seen, g), g.nodes)] for g in found)
+        pairs = enumerate(zip(first, other, strict=False))
+        return frozenset(n for n, (a, b) in pairs if not _is_same(a, b))
+
+    def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
+        """As few filled places as are imported."""
+        numbers = dict.fromkeys(self.mosts, LEAST_PAST + 1)
+        require_even(points, graphs, numbers, self.imported(numbers).graph)
+        return numbers
+
+    def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
+        """The step of all sessions, where each is at the same length."""
+        one, k = self.step.imported(numbers), self.step.variant.sessions
+        graphs = one.graph, one.stored
+        whole, stored, owners = together(*graphs, self.step.state, k, TOTAL, self.moving)
+        return replace(one, graph=_told(whole), stored=stored, owners=owners)
+
+
+def _lifted(step: Step | Together) -> Network:
+    """The network of a step. Raises NotLifted, which says what else is possible."""
+    try:
+        return lifted(step)
+    except NotLifted as error:
+        raise NotLifted(error.message, _AT_EACH) from error
+
+
+def _told(graph: Graph) -> Graph:
+    """A step without the number of its places as an output."""
+    return replace(graph, outputs=tuple(name for name in graph.outputs if name != TOTAL))
+
+
+def _seen(graph: Graph, node: Node) -> list[Array | Shape]:
+    """Shapes of what a node reads and makes, and constants."""
+    names = [name for name in (*node.inputs, *node.outputs) if name]
+    return [graph.constants.get(name, graph.shape(name)) for name in names]
+
+
+def _is_same(one: Sequence[Array | Shape], other: Sequence[Array | Shape]) -> bool:
+    return len(one) == len(other) and all(map(np.array_equal, one, other))
 
 
 class _Rows:
@@ -179,35 +279,41 @@ def _stated(graph: Graph, name: str) -> str:
     return graph.output_names.get(name, name)
 
 
-def _grown_phases(bound: BoundModel, variant: Grown, model: OnnxModel) -> Phases:
+def _forms(bound: BoundModel, variant: Grown) -> ConstantForms | None:
+    """How constants of a prefill follow the filled places: as they do for the fewest new ones,
+    where all that any number of new places can meet is met."""
+    if not variant.is_open:
+        return None
+    least = variant.at(_LEAST_PROMPT)
+    model = named(partial(bound.load, least.shapes[0]))
+    return named(partial(_grown_phases, bound, least, model))[1]
+
+
+def _grown_phases(
+    bound: BoundModel, variant: Grown, model: OnnxModel, known: ConstantForms | None = None
+) -> tuple[Phases, ConstantForms]:
     growth = variant.growth
-    probes = (bound.load(shapes) for shapes in variant.shapes[1:])
-    graph = join_decoder(import_grown([model, *probes], growth, bound.operators))
+    models = [model, *(bound.load(s) for s in (() if known else variant.shapes[1:]))]
+    graph, forms = import_grown(models, growth, bound.operators, known)
+    graph = join_decoder(graph)
     made = {name: output for name, output in growth.passed.items() if name in graph.inputs}
     if growth.flag and made:
         bare = replace(bound, constants={**bound.constants, growth.flag: np.array(False)})
         graph = fed_by(graph, import_graph(bare.load(variant.first), bound.operators), made)
-    return phases(graph, growth.held)
+    return phases(graph, growth.held), forms
 
 
-def _grown_network(
-    bound: BoundModel,
-    graph: Graph,
-    model: OnnxModel,
-    state: StateInfo,
-    precision: str,
-    sessions: int = 1,
+def _begin_network(
+    bound: BoundModel, graph: Graph, model: OnnxModel, state: StateInfo, precision: str
 ) -> Network:
     def made() -> Network:
-        whole, own = with_last_rows(graph, state.last_rows), state
-        stored = rows_first(prepare(whole, PRECISIONS[precision]))
-        if sessions > 1:
-            whole, stored, own = together(whole, stored, state, sessions)
-        network = stored_network(whole, stored, bound.path.stem, bound.digest)
-        return replace(without_unread(network), precision=precision, state=own)
+        stored = prepare(graph, PRECISIONS[precision])
+        return stored_network(graph, stored, bound.path.stem, bound.digest)
 
     return replace(
         as_stated(named(made), model.halves),
+        precision=precision,
+        state=state,
         random_weights=bound.random_weights,
         constant_inputs=dict(bound.constants),
     )

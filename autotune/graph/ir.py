@@ -31,7 +31,7 @@ Shape = tuple[int, ...]
 OPSET = 22
 """The opset that all nodes are brought to."""
 _FIRST = 1024
-"""Elements in which arrays that are not equal differ as a rule."""
+"""Elements that are compared first: most arrays that are not equal differ in them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ less than that again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from autotune.errors import NotCompilable
@@ -30,17 +30,20 @@ class _Stacking:
     graph: Graph
     k: int
     editor: Editor
+    moving: Collection[int]
     apart: dict[str, tuple[str, ...]] = field(default_factory=dict)
     stacked: set[str] = field(default_factory=set)
     _joined: dict[str, str] = field(default_factory=dict)
     _parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _proofs: dict[object, bool] = field(default_factory=dict)
 
-    def node(self, node: Node) -> None:
-        """Emit what a node is for all sessions."""
+    def node(self, n: int, node: Node) -> None:
+        """Emit what the n-th node is for all sessions."""
         names = {name for name in node.inputs if name}
         own = names & (self.stacked | self.apart.keys())
-        if not own:
+        if n in self.moving:
+            self._each(node)
+        elif not own:
             self.editor.emit(node)
         elif self._is_worth(node, own) and self._may(node):
             made = replace(node, inputs=tuple(self.whole(name) for name in node.inputs))
@@ -150,14 +153,19 @@ def _is_small(types: dict[str, TensorType], name: str) -> bool:
 
 
 def together(
-    graph: Graph, stored: Graph, state: StateInfo, k: int
-) -> tuple[Graph, Graph, StateInfo]:
-    """A model and its state for a step of `k` sessions.
+    graph: Graph,
+    stored: Graph,
+    state: StateInfo,
+    k: int,
+    length: str = "",
+    moving: Collection[int] = (),
+) -> tuple[Graph, Graph, dict[str, str]]:
+    """A model for a step of `k` sessions, and the length of the session that a tensor is of.
 
-    `stored`: `graph` after all passes. Raises NotCompilable where an input or an output has no
-    dimension for them.
+    `stored`: `graph` after all passes; `moving`: its nodes that follow the `length` of a session.
+    Raises NotCompilable where an input or an output has no dimension for them.
     """
-    work = _Stacking(stored, k, Editor(replace(stored, nodes=())))
+    work = _Stacking(stored, k, Editor(replace(stored, nodes=())), moving)
     pairs = (*state.buffers.items(), *state.replaced.items())
     own = {*state.held, *(name for pair in pairs for name in pair)}
     own = {name for name in (*stored.inputs, *stored.outputs) if _stated(stored, name) in own}
@@ -166,8 +174,12 @@ def together(
             work.divide(name)
         else:
             work.stack(_batched(stored, name))
-    for node in stored.nodes:
-        work.node(node)
+    lengths: list[str] = []
+    for n, node in enumerate(stored.nodes):
+        work.node(n, node)
+        if length in node.outputs:
+            lengths = [work.part(length, n) for n in range(k)]
+    owners = {x: of for names in work.apart.values() for x, of in zip(names, lengths, strict=False)}
     for name in stored.outputs:
         if name in own:
             _divided(work, name)
@@ -202,7 +214,7 @@ def together(
         types=graph.types | ports,
         output_names=done.output_names,
     )
-    return told, done, _state_of(state, k)
+    return told, done, owners
 
 
 def _divided(work: _Stacking, name: str) -> None:
@@ -233,7 +245,9 @@ def _unbatched(name: str) -> NotCompilable:
     )
 
 
-def _state_of(state: StateInfo, k: int) -> StateInfo:
+def of_sessions(state: StateInfo, k: int) -> StateInfo:
+    """The state of a step of `k` sessions."""
+
     def each(name: str) -> tuple[str, ...]:
         return tuple(of_session(name, n) for n in range(k))
 

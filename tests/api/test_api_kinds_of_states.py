@@ -15,7 +15,6 @@ import pytest
 import autotune
 from autotune.errors import NotCompilable
 from autotune.graph.operators.table import operators_with
-from autotune.graph.reader.unused_places import follows_places
 from autotune.network.runtime.loading import model_of
 from tests.small_decoders import TOKENS, WIDTH, FedBack, Small, value
 
@@ -55,10 +54,6 @@ def follows(
 
 
 # --- operators on scores ------------------------------------------------------------------------
-
-
-def test_every_elementwise_operator_follows_a_state() -> None:
-    assert [op for op in operators_with(lambda o: o.is_elementwise) if not follows_places(op)] == []
 
 
 _BETWEEN = ("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")

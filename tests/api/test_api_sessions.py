@@ -19,7 +19,7 @@ from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.sampling import sampler
 from autotune.network.runtime.session import ModelSession
 from autotune.records import read_log
-from tests.decoders import VOCABULARY, WIDTH, decoder
+from tests.decoders import CACHE, VOCABULARY, WIDTH, decoder
 
 CAPACITY = 24
 
@@ -306,14 +306,20 @@ def test_a_model_without_a_state_is_refused() -> None:
         model_of(autotune.compile(made, check=False).artifact).session()
 
 
-def test_what_mixes_unused_places_is_refused() -> None:
-    """A mean over all keys, which no mask keeps apart."""
+def test_a_mean_over_all_places_leaves_out_unused_ones() -> None:
+    """It is divided by the number of places, which is another one in each step."""
     made = decoder()
     keys = next(n for n in made.graph.node if n.op_type == "Concat" and "past" in n.input[0])
     made.graph.node.append(oh.make_node("ReduceMean", [keys.output[0]], ["mean"], axes=[2]))
     made.graph.output.append(oh.make_tensor_value_info("mean", 1, None))
-    with pytest.raises(NotCompilable, match="a mean over a growing state"):
-        autotune.compile(made, capacity=12)
+    session, tokens = model_of(autotune.compile(made, capacity=24).artifact).session(), tokens_of(7)
+    steps = [session.run({"input_ids": part}) for part in np.split(tokens, [4, 5], axis=1)]
+    runtime = pytest.importorskip("onnxruntime").InferenceSession(made.SerializeToString())
+    empty = {f"past_key_values.0.{kind}": np.zeros((1, 2, 0, 8), np.float32) for kind in CACHE}
+    for n, found in zip((4, 5, 7), steps, strict=True):
+        given = {"input_ids": tokens[:, :n], "attention_mask": np.ones((1, n), np.int64)}
+        (expected,) = runtime.run(["mean"], given | empty)
+        np.testing.assert_allclose(found["mean"], expected, rtol=1e-5)
 
 
 def test_a_state_is_not_lost_where_data_decide_the_computation() -> None:

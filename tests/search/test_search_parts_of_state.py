@@ -2,51 +2,46 @@
 
 from __future__ import annotations
 
-import numpy as np
+import onnx
+import pytest
 
-from autotune.graph.ir import Graph, Node, TensorType
-from autotune.graph.network import graph_network
-from autotune.graph.operators.state import MATMUL_BELOW, SOFTMAX_BELOW
-from autotune.network.compile.compiler import compile_network
-from autotune.network.runtime.runtime import Model
+from autotune.graph.bound_model import BoundModel
+from autotune.graph.grown_networks import grown_networks
+from autotune.graph.reader.grown import grown
 from autotune.search.defaults import default_candidate
 from autotune.search.sketch import generate_sketches
 from autotune.target import host_target
+from autotune.te.dag import ComputeDAG
+from tests.decoders import decoder
 
-ROWS, PLACES, SIZE, THREADS = 3, 2048, 16, 8
-
-
-def test_a_product_with_one_head_of_values_runs_on_all_threads() -> None:
-    """Its results are fewer than the threads have registers for; any length gives the same sum."""
-    types = {
-        "p": TensorType((1, ROWS, PLACES), "float32"),
-        "v": TensorType((1, PLACES, SIZE), "float32"),
-        "n": TensorType((1,), "int64"),
-        "y": TensorType((1, ROWS, SIZE), "float32"),
-    }
-    node = Node("y", MATMUL_BELOW, ("p", "v", "n"), ("y",))
-    network = graph_network(Graph(("p", "v", "n"), ("y",), (node,), {}, types, 22), "m", "")
-    (key,), target = network.tasks, host_target()
-    steps = default_candidate(network.tasks[key], target, THREADS).steps
-    artifact = compile_network(network, {key: steps}, target, 1)
-    assert artifact.kernels[0].extent >= THREADS
-    rng, model = np.random.default_rng(0), Model(artifact)
-    p = rng.standard_normal((1, ROWS, PLACES)).astype(np.float32)
-    v = rng.standard_normal((1, PLACES, SIZE)).astype(np.float32)
-    for length in (1, 255, 256, 300, PLACES):
-        expected = p[..., :length].astype(np.float64) @ v[:, :length]
-        found = model.run({"p": p, "v": v, "n": np.array([length])})["y"]
-        np.testing.assert_allclose(found, expected, atol=1e-4)
+PLACES, THREADS = 2048, 8
 
 
-def test_a_softmax_over_places_has_sketches_that_copy_its_rows() -> None:
-    """Of the scores, for each of its sums; the length is a single number."""
-    types = {
-        "x": TensorType((1792, PLACES), "float32"),
-        "n": TensorType((1,), "int64"),
-        "y": TensorType((1792, PLACES), "float32"),
-    }
-    node = Node("y", SOFTMAX_BELOW, ("x", "n"), ("y",))
-    network = graph_network(Graph(("x", "n"), ("y",), (node,), {}, types, 22), "m", "")
-    (dag,) = network.tasks.values()
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[ComputeDAG]:
+    """Those of a decode step whose four heads have one head of keys and values."""
+    path = tmp_path_factory.mktemp("decoder") / "decoder.onnx"
+    onnx.save(decoder(shared=1), path)
+    step = grown(path, PLACES)
+    (network,) = grown_networks(BoundModel(path, False, None, {}), [step])
+    return list(network.tasks.values())
+
+
+def test_a_product_with_one_head_of_values_runs_on_all_threads(tasks: list[ComputeDAG]) -> None:
+    """Its results are fewer than the threads have registers for; its sum ends at the length."""
+    (values,) = (d for d in tasks if any(a.extent == PLACES for a in d.computes[-1].reduce_axes))
+    steps = default_candidate(values, host_target(), THREADS).steps
+    assert "Parts" in [type(step).__name__ for step in steps]
+
+
+def test_a_softmax_over_places_has_sketches(tasks: list[ComputeDAG]) -> None:
+    """The length is a single number."""
+    (dag,) = (d for d in tasks if d.outputs == ("softmax",))
     assert generate_sketches(dag, host_target())
+
+
+def test_whatever_has_room_for_all_places_ends_at_the_length(tasks: list[ComputeDAG]) -> None:
+    """Masks, keys and scores: a token takes as long at any capacity."""
+    ends = [a.limit for d in tasks for op in d.computes for a in op.axes if a.extent == PLACES]
+    assert ends
+    assert None not in ends

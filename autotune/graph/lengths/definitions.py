@@ -278,6 +278,8 @@ class _Split:
 
     def _axes(self, axis: Axis) -> Iterator[Axis]:
         for name, part in zip(self.names[axis.name], self.parts[axis.name], strict=True):
+            if any(factor < 0 for _, factor in part.factors):
+                raise NotFollowed(f"an extent of it is {part}")
             yield Axis(name, part.at(self.points.most))
 
     def _elements(self, e: Expr) -> Expr:

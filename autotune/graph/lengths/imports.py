@@ -46,7 +46,10 @@ class NotLifted(NotCompilable):
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model at one point: as it was read, without large constants, and behind all passes."""
+    """A model at one point: as it was read, without large constants, and behind all passes.
+
+    `owners`: of tensors that are of one of several sessions, the tensor that holds its number.
+    """
 
     graph: Graph
     stored: Graph
@@ -54,6 +57,7 @@ class ImportedModel:
     written: Mapping[str, str] = field(default_factory=dict)
     """The tensor of each number that an operator writes, by its name."""
     texts: Texts = NO_TEXTS
+    owners: Mapping[str, str] = field(default_factory=dict)
 
     def sharing(self, first: ImportedModel) -> ImportedModel:
         """The same with the constants of `first` where they are equal, whose memory is free."""
@@ -83,6 +87,13 @@ class LengthModel(Protocol):
     @property
     def mosts(self) -> Mapping[str, int]:
         """The most of each number."""
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """Numbers that the model computes, by name: the tensors that hold them."""
+
+    def points(self, near: bool) -> Points:
+        """Where it is looked at: see `points_of`."""
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers. Raises ModelError."""
@@ -122,6 +133,7 @@ class OpenModel:
     kept: frozenset[str] = frozenset()
     floats: frozenset[str] = frozenset()
     """Nodes whose products are in float32, and of integers that are of floats: see `Mixture`."""
+    given: Mapping[str, str] = field(default_factory=dict)
     read: dict[object, Graph | ModelError] = field(default_factory=dict, compare=False, repr=False)
     """As it was read at some numbers, where that was asked for before."""
 
@@ -131,6 +143,10 @@ class OpenModel:
         lengths = (e for shape in self.dims.values() for e in shape if isinstance(e, Length))
         own = {length.name: length.most for length in lengths}
         return own | dict(self.written.mosts if self.written else {})
+
+    def points(self, near: bool) -> Points:
+        """Where it is looked at: see `points_of`."""
+        return points_of(self.mosts, near)
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers."""

@@ -79,6 +79,8 @@ def open_model(bound: BoundModel, dims: Mapping[str, Extents], precision: str) -
 
 def lifted(model: LengthModel) -> Network:
     """The network of a model for all numbers up to its mosts. Raises as `lifted_network`."""
+    if not model.mosts:
+        return _at_points(model, Points(({},)), model.imported({}))
     reasons: list[ModelError] = []
     first: tuple[LengthModel, ImportedModel] | None = None
     for seen, points in _seen(model):
@@ -106,8 +108,8 @@ def _chief(reasons: list[ModelError]) -> ModelError:
 
 def _seen(model: LengthModel) -> Iterator[tuple[LengthModel, Points]]:
     """Ways in which a model may be lifted, and the points for each, as long as none before did."""
-    yield model, points_of(model.mosts)
-    yield model, points_of(model.mosts, True)
+    for near in (False, True):
+        yield model, model.points(near)
     quotients = model.quotients() if isinstance(model, OpenModel) else {}
     if isinstance(model, OpenModel) and quotients:
         rounded = replace(model, is_rounded=True)
@@ -136,7 +138,7 @@ def _at_points(model: LengthModel, points: Points, first: ImportedModel) -> Netw
     others = (model.imported(numbers) for numbers in points.at[1:])
     imports = [first, *(found.sharing(first) for found in others)]
     least = model.least(points, [i.graph for i in imports])
-    network = named(_Lifter(points, imports, model.dims, least).network)
+    network = named(_Lifter(points, imports, model.dims, least, model.given).network)
     bound = model.bound
     network = replace(
         network,
@@ -155,6 +157,7 @@ class _Lifter:
     imports: Sequence[ImportedModel]
     dims: Mapping[str, Extents]
     leasts: Mapping[str, int]
+    given: Mapping[str, str]
     layouts: dict[str, LengthLayout] = field(default_factory=dict)
     """Of the tensors at the most that are known so far."""
     known: dict[object, tuple[Lifted, ComputeDAG]] = field(default_factory=dict)
@@ -174,9 +177,9 @@ class _Lifter:
         values, groups = plan_storage(self.first, partition(self.first), self._computed())
         copies = _Copies(self, groups)
         written = self.imports[0].written
+        held = {**self.given, **written}
         self.ports = {
-            name: written.get(name) or _unused(f"length.{name}", values)
-            for name in self.points.most
+            name: held.get(name) or _unused(f"length.{name}", values) for name in self.points.most
         }
         followed = [computing(n, f, self.ports) for n, f in self.points.formulas.items()]
         subgraphs = [*followed, *(self._subgraph(group, copies) for group in groups)]
@@ -184,17 +187,17 @@ class _Lifter:
             replace(j, parts=tuple(n + len(followed) for n in j.parts))
             for j in joined_groups(self.first, groups, partial(self._alternative, copies))
         ]
-        made = {n: self.ports[n] for n in (*written, *self.points.formulas)}
-        given = {n: v for n, v in self.ports.items() if n not in made}
+        made = {n: self.ports[n] for n in (*held, *self.points.formulas)}
+        own = {n: v for n, v in self.ports.items() if n not in made}
         values |= {
-            v: Activation(v, (1,), INDEX, (1,)) for n, v in self.ports.items() if n not in written
+            v: Activation(v, (1,), INDEX, (1,)) for n, v in self.ports.items() if n not in held
         }
         network = assembled(subgraphs, joined, values)
         limits = index_limits(self.first)
         graph = self.imports[0].graph
         empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
         values |= {n: Activation(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
-        hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in given.items())
+        hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in own.items())
         outputs = [self._port(n, graph, {}) for n in graph.outputs if n not in written.values()]
         shapes = {e.name for p in outputs for e in p.extents if isinstance(e, Length)}
         shown = {n: v for n, v in made.items() if n in written or n in shapes}
@@ -202,7 +205,7 @@ class _Lifter:
             network,
             inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
             outputs=(*outputs, *(Port(f"length.{n}", (1,), INDEX, v) for n, v in shown.items())),
-            lengths=given,
+            lengths=own,
             written={n: f"length.{n}" for n in shown},
         )
 
@@ -360,8 +363,19 @@ class _Lifter:
         lifted, task = self.known[key]
         self._note(group, lifted)
         found = replace(first, constants={**first.constants, **lifted.constants}).of(task)
-        numbers = {own: self.ports[name] for own, name in lifted.numbers.items()}
+        numbers = {own: self._value(name, group) for own, name in lifted.numbers.items()}
         return replace(found, inputs=found.inputs | numbers)
+
+    def _value(self, name: str, group: Group) -> str:
+        """The value that holds a number for a group: of the session that it is of."""
+        owners = self.imports[0].owners
+        if not owners or name not in self.given:
+            return self.ports[name]
+        names = [x for node in group.nodes for x in (*node.inputs, *node.outputs)]
+        found = {owners[x] for x in names if x in owners}
+        if len(found) != 1:
+            raise self._refused(group.nodes[-1], "it is of several sessions")
+        return found.pop()
 
     def _alternative(self, copies: _Copies, group: Group) -> Subgraph | None:
         """The call of several groups in one, if it can follow the numbers."""
@@ -425,6 +439,8 @@ class _Lifter:
         return replace(port, extents=found) if any(isinstance(e, Length) for e in found) else port
 
     def _extent(self, dim: Sequence[AffineExtent]) -> int | Length | None:
+        if len(dim) == 1 and any(name in self.given for name, _ in dim[0].factors):
+            return dim[0].at(self.points.most)  # a buffer has room for all
         if len(dim) != 1 or len(dim[0].factors) > 1:
             return None
         if dim[0].is_static:

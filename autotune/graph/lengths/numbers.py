@@ -11,7 +11,7 @@ proves it. Some numbers follow from others (`formulas`): the places of an image,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -232,7 +232,7 @@ class _Free:
     def one(self, name: str) -> int:
         """One for a name: a prime, if the most is not small and nothing is a quotient of it."""
         most, low = self.most[name], self.lows.get(name)
-        primes = (n for n in count(FEW_ROWS + 1) if _is_prime(n))
+        primes = primes_from(FEW_ROWS + 1)
         below: Iterable[int] = _FEW_PROBES if most <= FEW_ROWS else ()
         if low is not None:
             below = count(low)
@@ -272,6 +272,11 @@ def independent(rows: Sequence[Sequence[int]]) -> list[int]:
             kept.append((at, left))
             found.append(n)
     return found
+
+
+def primes_from(n: int) -> Iterator[int]:
+    """The primes that are no less."""
+    return (k for k in count(max(2, n)) if _is_prime(k))
 
 
 def _inverse_of(matrix: Sequence[Sequence[int]]) -> tuple[list[list[int]], int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -36,32 +36,22 @@ from autotune.graph.operators.definition import (
 )
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
-    BOOL,
     Axis,
-    Const,
     Expr,
     Reduce,
     Tensor,
-    dtype_of,
     idx,
     mul,
-    select,
 )
 
 
 def _matmul(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[…, m, n] = Σ a[…, m, k] · b[…, k, n] + bias[n], batches broadcast, vectors promoted."""
-    return biased(scope, matmul(scope, node, operands, shape), optional(operands, 2))
+    return biased(scope, _product(scope, node, operands, shape), optional(operands, 2))
 
 
-def matmul(
-    scope: Scope,
-    node: Node,
-    operands: Operands,
-    shape: Shape,
-    counts: Callable[[Expr], Expr] = lambda k: Const(True, BOOL),
-) -> Tensor:
-    """The product of the first two operands, summed over the k that count."""
+def _product(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """The product of the first two operands."""
     a, b = tensor(operands, 0), tensor(operands, 1)
     trans_a, trans_b = node.attrs.get("trans_a", 0), node.attrs.get("trans_b", 0)
     n_inner = a.shape[0] if len(a.shape) == 1 else a.shape[-2 if trans_a else -1]
@@ -73,9 +63,7 @@ def matmul(
     batch = axes[: len(axes) - n_rows - n_cols]
     left = (k, *rows) if trans_a else (*rows, k)
     right = (*cols, k) if trans_b else (k, *cols)
-    first = _batched(a, batch, left)
-    counted = select(counts(k.var), first, Const(0, dtype_of(first)))
-    product = product_of(counted, _batched(b, batch, right))
+    product = product_of(_batched(a, batch, left), _batched(b, batch, right))
     return scope.compute("matmul", axes or POINT, Reduce("sum", product, (k,)))
 
 

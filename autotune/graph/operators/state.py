@@ -9,9 +9,7 @@ No kernel appends: Rows lie in the memory of the buffer, at an address that the 
 `graph.storage` and `network.compile.layout`). Rows has the new dimension of its operand in front,
 so that no loop runs over it and another one at once: in the buffer they are not neighbours.
 
-    Below(x, length), SoftmaxBelow(x, length), MatMulBelow(a, b, length)    of the first places
-
-What lies behind the length is neither read nor written: their loops end there (`te.expr.Axis`).
+    Below(x, length)    of the first places: what lies behind is neither read nor written
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autotune.graph.ir import Graph, Node, Shape, TensorType
-from autotune.graph.operators.contraction import matmul, product_type, row_length
 from autotune.graph.operators.definition import (
-    Factors,
     Folding,
     Fusion,
     Operands,
@@ -37,7 +33,6 @@ from autotune.graph.operators.definition import (
     tensor,
     typed,
 )
-from autotune.graph.operators.reductions import fold
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
     INDEX,
@@ -45,22 +40,17 @@ from autotune.te.expr import (
     Expr,
     Reduce,
     Tensor,
-    Var,
     call,
     cast,
-    compare,
     f32,
-    identity,
     idx,
     maximum,
     minimum,
     mul,
-    select,
 )
 
 APPEND, ROWS, BELOW = "autotune.Append", "autotune.Rows", "autotune.Below"
 BYTE_ROWS, ROW_STEPS = "autotune.ByteRows", "autotune.RowSteps"
-SOFTMAX_BELOW, MATMUL_BELOW = "autotune.SoftmaxBelow", "autotune.MatMulBelow"
 
 
 def rows_first(axis: int, rank: int) -> tuple[int, ...]:
@@ -132,45 +122,14 @@ def _byte_rows(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Te
     return scope.compute("rows", axes, whole)
 
 
-def _used(operands: Operands, slot: int, place: Expr) -> Expr:
-    """Whether a place is below the length, which is operand `slot`."""
-    return compare("lt", place, cast(INDEX, tensor(operands, slot)[idx(0)]))
-
-
-def _first(operands: Operands, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    """`axes`, of which the last ends at the length, operand 1: places behind it are nobody's."""
-    length = cast(INDEX, tensor(operands, 1)[idx(0)])
-    return *axes[:-1], replace(axes[-1], limit=length)
-
-
 def _below(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """y[…, j] = x[…, j] where j is below the length, or `times` as much."""
-    *outer, last = _first(operands, axes_of(shape))
-    assert last.limit is not None
-    axes = *outer, replace(last, limit=mul(last.limit, idx(node.attrs.get("times", 1))))
+    """y[…, j] = x[…, j] where j is below the length, operand 1, or `times` as much."""
+    *outer, last = axes_of(shape)
+    length = cast(INDEX, tensor(operands, 1)[idx(0)])
+    axes = *outer, replace(last, limit=mul(length, idx(node.attrs.get("times", 1))))
     return scope.compute("below", axes, read(tensor(operands, 0), axes))
 
 
-def _softmax_below(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """Softmax over the first places of rows."""
-    x, axes = tensor(operands, 0), _first(operands, axes_of(shape))
-    term, last = Var(f"r{axes[-1].name}"), (len(shape) - 1,)
-
-    def folded(op: str, y: Tensor) -> Tensor:
-        neutral = identity(op, "float32")
-        return fold(scope, op, y, last, lambda e: select(_used(operands, 1, term), e, neutral))
-
-    made = scope.compute("exp", axes, call("exp", read(x, axes) - read(folded("max", x), axes)))
-    return scope.compute("softmax", axes, read(made, axes) * (1 / read(folded("sum", made), axes)))
-
-
-def _matmul_below(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """y[…, m, n] = Σ a[…, m, k] · b[…, k, n] over the k below the length."""
-    return matmul(scope, node, operands, shape, lambda k: _used(operands, 2, k))
-
-
-_KINDS = frozenset(("float32", "int64"))
-"""Elements, and the length."""
 _LEAST_STEP = 2.0**-100
 """The step of rows that are zero."""
 
@@ -195,15 +154,5 @@ OPERATORS: Mapping[str, Operator] = {
         traits=Trait.PLACED,
         roles=("x", "length"),
         typing=typed(own=like_first),
-    ),
-    SOFTMAX_BELOW: Operator(
-        define=_softmax_below, roles=("x", "length"), dtypes=_KINDS, typing=typed(own=like_first)
-    ),
-    MATMUL_BELOW: Operator(
-        define=_matmul_below,
-        roles=("x", "weight", "length"),
-        dtypes=_KINDS | {"bfloat16", "int8"},
-        factors=Factors(weight_input=1, takes_prologue=True, n_terms=row_length),
-        typing=typed(own=product_type),
     ),
 }

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 
 from autotune.graph.ir import Node
-from autotune.graph.operators.state import APPEND, MATMUL_BELOW, SOFTMAX_BELOW
+from autotune.graph.operators.state import APPEND
 from autotune.graph.passes.hoisting import broadcast_in
 from autotune.graph.rewriter import Rewriter, Rule
 from autotune.graph.state import CACHE_TYPES
@@ -210,10 +210,10 @@ def _as_stored(rw: Rewriter) -> None:
         rw.again(rw("Mul", rw.input(0), row, shape=rw.kind(0).shape), keys, *others)
 
 
-GROUPED = Rule("grouped-products", _grouped, {"MatMul", MATMUL_BELOW})
-SOFTMAX = Rule("softmax-of-rows", _softmax, {"Softmax", SOFTMAX_BELOW})
+GROUPED = Rule("grouped-products", _grouped, {"MatMul"})
+SOFTMAX = Rule("softmax-of-rows", _softmax, {"Softmax"})
 IN_PLACE = Rule("products-in-place", _in_place, {"MatMul"})
 TURNED_LAST = Rule("turned-last", _turned_last, {"Reshape"})
-SCALED = Rule("scaled-keys", _scaled, {"MatMul", MATMUL_BELOW})
+SCALED = Rule("scaled-keys", _scaled, {"MatMul"})
 WIDEN_LAST = Rule("widen-last", _widen_last, {"Reshape"})
-AS_STORED = Rule("keys-as-stored", _as_stored, {"MatMul", MATMUL_BELOW})
+AS_STORED = Rule("keys-as-stored", _as_stored, {"MatMul"})

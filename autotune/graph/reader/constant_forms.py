@@ -58,25 +58,32 @@ changes evenly between, always has the same answer."""
 class ConstantForms:
     """Forms of the constants of an import at `past`; `probes`: the same at other lengths.
 
-    `moving`: for each dimension of a tensor by how much it grows with the length.
+    `moving`: for each dimension of a tensor by how much it grows with the length. `known`: the
+    forms at another capacity, which are those here.
     """
 
     editor: Editor
     probes: Sequence[LengthFacts]
     past: int
     moving: Callable[[str], Sequence[int]]
+    known: ConstantForms | None = None
     _noted: dict[str, LengthForm] = field(default_factory=dict)
 
     def of(self, name: str) -> LengthForm:
         """The form of a constant; the same for anything else."""
         if not name or name not in self.editor.constants or name in self.editor.graph.constants:
             return LengthForm.SAME
+        if self.known is not None:
+            is_there = name in self.known.editor.constants
+            return self.known.of(name) if is_there else LengthForm.COMPUTED
         if name not in self._noted:
             self._noted[name] = self._by_numbers(name)
         return self._noted[name]
 
     def note(self, node: Node) -> None:
         """Remember the forms of the constants that a node has made."""
+        if self.known is not None:
+            return
         form = self._made(node)
         for name in filter(None, node.outputs):
             found = form if form is LengthForm.COMPUTED else self._by_numbers(name)
@@ -86,6 +93,10 @@ class ConstantForms:
     def slope(self, name: str) -> Array | None:
         """By how much each element of a constant moves with each place; None where it does not
         move evenly between the lengths that are known."""
+        if self.known is not None:
+            is_there = name in self.known.editor.constants
+            found = self.known.slope(name) if is_there else None
+            return None if found is None else _of_shape(found, self.editor.constants[name].shape)
         value, near, far = (self.editor.constants[name], *(self._other(name, n) for n in (0, 1)))
         if near is None or far is None or value.dtype.kind not in "iuf":
             return None
@@ -99,11 +110,9 @@ class ConstantForms:
             expected = late[tuple(map(slice, far.shape))] * (self.past - self.probes[1].past)
         if not np.array_equal(all_of_them, expected):
             return None
-        if value.shape == near.shape:
-            return np.asarray(late)
-        if not late.size or (late != late.flat[0]).any():
-            return None
-        return np.array(late.flat[0], value.dtype)
+        if late.size and (late == late.flat[0]).all():
+            return np.array(late.flat[0], value.dtype)
+        return np.asarray(late) if value.shape == near.shape else None
 
     def _other(self, name: str, n: int) -> Array | None:
         return self.probes[n].constants.get(name)
@@ -181,6 +190,12 @@ class ConstantForms:
             return False
         low = [a - s * self.past for a, s in zip(high, slopes, strict=True) if s is not None]
         return decided(low[0] - low[1], high[0] - high[1])
+
+
+def _of_shape(slope: Array, shape: Sequence[int]) -> Array | None:
+    """A slope as it is for other extents; None where it is not known for all elements."""
+    part = slope[tuple(map(slice, shape))] if slope.ndim else slope
+    return part if part.shape in ((), tuple(shape)) else None
 
 
 def is_prefix(small: Array, large: Array) -> bool:

@@ -4,11 +4,10 @@
     ─►  buffer (…, capacity, …), filled (1), tokens (…, L) -> rows (…, L, …)
 
 The model is imported at P = capacity - L, where every extent is static. What depends on P is found
-by importing at P - 1 and near 0 as well: extents that move with it, and constants. Extents stay at
-the capacity: places behind the length are *unused*, and whatever would mix them with others
-(Softmax, sums, products over such a dimension) is masked. Constants that move are
-computed at run time: those that are affine in P from `filled`, others by the nodes that made them
-(`constant_forms`). Where neither is possible the model is refused.
+by importing at P - 1 and near 0 as well: extents that move with it, and constants. Extents are a
+length (`grown_networks.Step`). Constants that move are computed at run time: those that are affine
+in P from `filled`, others by the nodes that made them (`constant_forms`). Where neither is possible
+the model is refused.
 """
 
 from __future__ import annotations
@@ -23,17 +22,11 @@ from autotune.dtypes import DTYPES
 from autotune.errors import UnsupportedOperator
 from autotune.graph.fallback.shape_inputs import SHAPE_OPERANDS
 from autotune.graph.ir import Array, Node, Shape, TensorType, unsupported
-from autotune.graph.operators.state import (
-    BELOW,
-    MATMUL_BELOW,
-    SOFTMAX_BELOW,
-)
 from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.constant_forms import ConstantForms, LengthForm
 from autotune.graph.reader.growing_caches import GrowingCaches
-from autotune.graph.reader.growth import FILLED
+from autotune.graph.reader.growth import FILLED, TOTAL
 from autotune.graph.reader.static_caches import SCATTERS, TENSOR_SCATTER
-from autotune.graph.reader.unused_places import LOWEST, NEUTRAL, ZERO_KEEPING, follows_places
 from autotune.graph.rewriter import Rewriter
 
 
@@ -45,15 +38,12 @@ class Growing(GrowingCaches):
     _done: set[str] = field(default_factory=set)
     _sources: dict[str, Node] = field(default_factory=dict)
     _twins: dict[str, str] = field(default_factory=dict)
-    _zeroed: set[str] = field(default_factory=set)
-    _scored: dict[str, tuple[str, str]] = field(default_factory=dict)
-    _total: str = ""
     _open: set[str] = field(default_factory=set)
     """Results of nodes that compute what was a constant: they are rewritten as all others."""
 
     def __post_init__(self) -> None:
         past, probes = self.growth.past, self.probes
-        self._forms = ConstantForms(self.editor, probes, past, self.moving)
+        self.forms = ConstantForms(self.editor, probes, past, self.moving, self.known)
 
     # --- inputs and outputs ---
 
@@ -61,13 +51,14 @@ class Growing(GrowingCaches):
         """The nodes that compute what is no input any more."""
         growth = self.growth
         self._states = {name: name for name in growth.states}
-        rw = Rewriter(Node("state", "Identity", (FILLED,), ("state",)), self.editor)
-        self._total = rw("Add", FILLED, rw.integers(growth.chunk))
+        rw = Rewriter(Node(TOTAL, "Identity", (FILLED,), (TOTAL,)), self.editor)
+        self.editor.types[TOTAL] = self.editor.types[FILLED]
+        rw.result("Add", FILLED, rw.integers(growth.chunk))
         for name in growth.totals:
             kind = self.editor.types[name]
             self.editor.set_constant(name, np.full(kind.shape, growth.capacity, kind.dtype))
         for name in growth.masks:
-            within = rw("Less", rw.array(np.arange(growth.capacity)), self._total)
+            within = rw("Less", rw.array(np.arange(self.editor.types[name].shape[-1])), TOTAL)
             self._made(rw, name, within)
         for name in growth.positions:
             n = (
@@ -77,11 +68,11 @@ class Growing(GrowingCaches):
             )
             self._made(rw, name, rw("Add", FILLED, rw.array(np.arange(n))))
         for name in growth.lasts:
-            self._made(rw, name, rw("Sub", self._total, rw.integers(1)))
+            self._made(rw, name, rw("Sub", TOTAL, rw.integers(1)))
         for name in growth.firsts:
             self._made(rw, name, FILLED)
         for name in growth.counts:
-            self._made(rw, name, self._total)
+            self._made(rw, name, TOTAL)
         return rw.nodes
 
     def _made(self, rw: Rewriter, name: str, value: str) -> None:
@@ -101,35 +92,21 @@ class Growing(GrowingCaches):
 
     def moving(self, name: str) -> Shape:
         """For each dimension of a tensor by how much it grows with the length."""
-        kind, probe = self._kind(name), self.probes[0].types.get(name)
-        if name in self._moving or kind is None:
+        kind = self._kind(name)
+        if name in self._moving or kind is None or not self.probes:
             return self._moving.get(name, ())
+        probe = self.probes[0].types.get(name)
         if probe is None or len(probe.shape) != len(kind.shape):
             return (0,) * len(kind.shape)
         return tuple(a - b for a, b in zip(kind.shape, probe.shape, strict=True))
 
     def _moves(self, name: str) -> bool:
         """Whether a constant is another one at another length, where places are used."""
-        return name not in self._moving and self._forms.of(name) is not LengthForm.SAME
-
-    def _follows_evenly(self, name: str) -> bool:
-        """Whether extents grow by the same number with each place."""
-        kind, far = self._kind(name), self.probes[1].types.get(name)
-        slopes, less = self.moving(name), self.growth.past - self.probes[1].past
-        if (
-            kind is None
-            or far is None
-            or len(far.shape) != len(kind.shape)
-            or min(far.shape, default=0) < 0
-        ):
-            return True
-        return all(
-            a - b == slope * less for a, b, slope in zip(kind.shape, far.shape, slopes, strict=True)
-        )
+        return name not in self._moving and self.forms.of(name) is not LengthForm.SAME
 
     def note(self, node: Node) -> None:
         """Remember which node made constants."""
-        self._forms.note(node)
+        self.forms.note(node)
         self._sources |= dict.fromkeys(filter(None, node.outputs), node)
 
     def require_decided(self, node: Node) -> None:
@@ -171,12 +148,6 @@ class Growing(GrowingCaches):
 
     def _rewrite(self, rw: Rewriter) -> None:
         node = rw.node
-        for name in filter(None, node.inputs):
-            if not self._follows_evenly(name):
-                raise rw.refuse(
-                    f"an extent of '{name}' does not grow by the same number with each place of "
-                    "the state"
-                )
         kept = SHAPE_OPERANDS.get(node.op, ())
         operands = tuple(
             self._at_run_time(rw, name) if n not in kept and self._moves(name) else name
@@ -185,8 +156,6 @@ class Growing(GrowingCaches):
         special = _SPECIAL.get(node.op)
         if special is not None and special(self, rw, operands):
             return
-        if not follows_places(node.op) and any(any(self.moving(n)) for n in operands if n):
-            raise rw.refuse("it mixes the places of a growing state")
         if operands != node.inputs:
             rw.again(*operands)
 
@@ -194,14 +163,6 @@ class Growing(GrowingCaches):
         first = node.inputs[0]
         if node.op == "Identity" and first in self._wholes:
             self._wholes[node.output] = self._wholes[first]
-        if node.op in ZERO_KEEPING and first in self._zeroed:
-            self._zeroed.add(node.output)
-        if node.op == "Where" and all(map(self._is_zeroed, node.inputs[1:])):
-            self._zeroed.add(node.output)
-
-    def _is_zeroed(self, name: str) -> bool:
-        value = self.editor.constants.get(name)
-        return name in self._zeroed or (value is not None and not value.any())
 
     # --- constants that move ---
 
@@ -213,23 +174,17 @@ class Growing(GrowingCaches):
         return self._twins[name]
 
     def _affine(self, rw: Rewriter, name: str) -> str:
-        """first + slope · filled, or constant + slope · (filled - P) where the first is not
-        exact; "" where that is not what it is."""
+        """first + slope · filled; "" where that is not what it is, or the first is not exact."""
         value = self.editor.constants[name]
-        slope = self._forms.slope(name) if self._forms.of(name) is LengthForm.AFFINE else None
+        slope = self.forms.slope(name) if self.forms.of(name) is LengthForm.AFFINE else None
         if slope is None:
             return ""
-        first, moved = value - slope * self.growth.past, FILLED
         if not (_is_whole(value) and _is_whole(slope)):
-            first, moved = value, self._ahead(rw)
-        moved = moved if value.ndim else rw("Squeeze", moved, rw.integers(0))
+            return ""
+        first = value - slope * self.growth.past
+        moved = FILLED if value.ndim else rw("Squeeze", FILLED, rw.integers(0))
         moved = rw("Mul", rw.cast(moved, str(value.dtype)), rw.array(slope))
         return rw("Add", rw.array(first.astype(value.dtype)), moved)
-
-    def _ahead(self, rw: Rewriter, rank: int = 1) -> str:
-        """filled - P, without a dimension where `rank` is 0."""
-        ahead = rw("Sub", FILLED, rw.integers(self.growth.past))
-        return ahead if rank else rw("Squeeze", ahead, rw.integers(0))
 
     def _computed(self, rw: Rewriter, name: str) -> str:
         """The result of the node that made a constant, at the length of the call."""
@@ -280,211 +235,52 @@ class Growing(GrowingCaches):
             f"'{name}'{by} depends on the length of the state in a way that is not known"
         )
 
-    # --- masks ---
-
-    def _length(self, rw: Rewriter, name: str, axis: int) -> str:
-        """The number of used places of a dimension."""
-        shape, slopes = self.editor.types[name].shape, self.moving(name)
-        if slopes[axis] != 1:
-            raise rw.refuse(f"a dimension grows by {slopes[axis]} with each place of the state")
-        less = self.growth.capacity - shape[axis]
-        return rw("Sub", self._total, rw.integers(less)) if less else self._total
-
-    def _used(self, rw: Rewriter, name: str, axis: int) -> str:
-        """Whether each place of a dimension is used."""
-        shape = self.editor.types[name].shape
-        length = self._length(rw, name, axis)
-        places = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
-        return rw("Less", rw.array(places), length)
-
-    def _masked(self, rw: Rewriter, name: str, axis: int, fill: float) -> str:
-        """A tensor with `fill` at unused places of a dimension."""
-        dtype = self.editor.types[name].dtype
-        info = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
-        value = np.array(min(max(fill, float(info.min)), float(info.max))).astype(dtype)
-        made = rw("Where", self._used(rw, name, axis), name, rw.array(value))
-        self._moving[made] = self.moving(name)
-        return made
-
     # --- operators ---
-
-    def _softmax(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        x, slopes = operands[0], self.moving(operands[0])
-        axis = rw.attr("axis", -1) % max(1, len(slopes))
-        if not any(slopes[axis : axis + 1]):
-            return False
-        if axis == len(slopes) - 1 and self.editor.types[x].dtype == "float32":
-            length = self._length(rw, x, axis)
-            rw.result(SOFTMAX_BELOW, rw(BELOW, x, length), length)
-        else:
-            rw.again(self._masked(rw, x, axis, LOWEST))
-            self._zeroed.add(rw.node.output)
-        return True
-
-    def _reduce(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        x, slopes = operands[0], self.moving(operands[0])
-        axes = rw.value(1) if len(operands) > 1 and operands[1] else np.arange(len(slopes))
-        if axes is None:
-            return False
-        moved = [a % len(slopes) for a in axes.tolist() if slopes[a % len(slopes)]]
-        if moved and rw.node.op not in NEUTRAL:
-            raise rw.refuse("it is a mean over a growing state")
-        for axis in moved:
-            x = self._masked(rw, x, axis, NEUTRAL[rw.node.op])
-        if moved:
-            rw.again(x, *operands[1:])
-        return bool(moved)
-
-    def _layer_norm(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        slopes = self.moving(operands[0])
-        if any(slopes[rw.attr("axis", -1) % len(slopes) :]):
-            raise rw.refuse("it normalises a growing state")
-        return False
-
-    def _product(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        x, slopes = operands[0], self.moving(operands[0])
-        ranks = [len(self.editor.types[n].shape) for n in operands]
-        is_float = min(ranks) > 1 and self.editor.types[x].dtype == "float32"
-        if not any(slopes[-1:]):
-            return is_float and self._scores(rw, operands)
-        if is_float:
-            rw.result(MATMUL_BELOW, *operands, self._length(rw, x, len(slopes) - 1))
-        elif x not in self._zeroed:
-            rw.again(self._masked(rw, x, len(slopes) - 1, 0.0), *operands[1:])
-        return True
-
-    def _scores(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        """A product whose columns are places: those behind the length are not computed.
-
-        Of one row, Softmax says so behind it, without anything between them.
-        """
-        keys, columns = operands[1], self.moving(operands[1])[-1:]
-        if self.growth.chunk == 1 or not any(columns):
-            return False
-        length = self._length(rw, keys, len(self.moving(keys)) - 1)
-        self._scored[rw.node.output] = rw("MatMul", *operands), length
-        rw.result(BELOW, *self._scored[rw.node.output])
-        return True
-
-    def _scaled(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        """Scores times a number: the kernel that computes them ends with what tells the places."""
-        scores, length = self._scored.get(operands[0], ("", ""))
-        factor = self.editor.constants.get(operands[1])
-        if not scores or factor is None or factor.size != 1:
-            return False
-        self._scored[rw.node.output] = rw(rw.node.op, scores, operands[1]), length
-        rw.result(BELOW, *self._scored[rw.node.output])
-        return True
 
     def _concat(self, rw: Rewriter, operands: Sequence[str]) -> bool:
         x, *rest = operands
-        slopes = self.moving(x)
-        axis = rw.attr("axis", 0) % max(1, len(slopes))
+        axis = rw.attr("axis", 0) % max(1, len(self.editor.types[x].shape))
         state = self._states.get(x)
         if state is not None and axis == self.growth.states[state][1] and len(rest) == 1:
             self._append(rw, state, rest[0])
             return True
-        if not any(any(self.moving(n)[axis : axis + 1]) for n in operands):
-            return False
-        if slopes[axis] != 1 or len(rest) != 1 or any(self.moving(rest[0])[axis : axis + 1]):
-            raise rw.refuse("it joins a growing tensor in a way that is not known")
-        self._inserted(rw, x, rest[0], axis)
-        return True
-
-    def _inserted(self, rw: Rewriter, x: str, new: str, axis: int) -> None:
-        """A tensor with others behind its used places."""
-        shape, extent = self.editor.types[x].shape, self.editor.types[new].shape[axis]
-        ahead = self.growth.past - shape[axis]
-        along = [-1 if d == axis else 1 for d in range(len(shape))]
-        own = rw("Sub", rw.array(np.arange(shape[axis] + extent).reshape(along) + ahead), FILLED)
-        ends = [rw.integers(n) for n in (0, extent - 1)]
-        row = rw("Min", rw("Max", own, ends[0]), ends[1])
-        wide = (*shape[:axis], shape[axis] + extent, *shape[axis + 1 :])
-        rows = rw("Expand", row, rw.integers(*wide))
-        moved = rw("GatherElements", new, rows, axis=axis)
-        zero = rw.array(np.zeros((), self.editor.types[x].dtype))
-        pads = [0] * len(shape) + [extent if d == axis else 0 for d in range(len(shape))]
-        padded = rw("Pad", x, rw.integers(*pads), zero)
-        rw.result("Where", rw("GreaterOrEqual", own, ends[0]), moved, padded)
+        return False
 
     def _slice(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        """A Slice whose first place moves is a Gather."""
-        x = operands[0]
-        shape, slopes = self.editor.types[x].shape, self.moving(x)
-        values = [rw.value(n) if n < len(operands) and operands[n] else None for n in range(5)]
-        begins, ends = values[1], values[2]
+        """A Slice of a constant whose first place moves is a Gather: it would be a constant."""
+        x, (begins, ends) = operands[0], (rw.value(1), rw.value(2))
         if begins is None or ends is None:
             raise rw.refuse("its places are computed at run time")
-        given = values[3] if values[3] is not None else np.arange(len(begins))
-        axes = [axis % len(shape) for axis in given.tolist()]
-        steps = (values[4] if values[4] is not None else np.ones(len(axes), int)).tolist()
-        firsts = {}
-        for n, axis in enumerate(axes):
-            if steps[n] != 1 and slopes[axis]:
-                raise rw.refuse("its step over a growing state is not 1")
-            first, slope = self._first(rw, operands[1], n, shape[axis], slopes[axis])
-            if slope:
-                firsts[axis] = first, slope
-        if not firsts:
+        if x not in self.editor.constants:
             return False
-        bounds = {a: int(ends[axes.index(a)]) for a in firsts}
-        behind = {a: min(n + shape[a] if n < 0 else n, shape[a]) for a, n in bounds.items()}
-        extents = {a: behind[a] - first for a, (first, _) in firsts.items()}
-        if any(self._grows(rw.node.output, a, n) for a, n in extents.items()) or any(
-            steps[axes.index(a)] != 1 for a in firsts
-        ):
-            raise rw.refuse("the number of places that it takes grows while they move")
-        staying = [n for n, axis in enumerate(axes) if axis not in firsts]
+        shape = self.editor.types[x].shape
+        values = [rw.value(n) if n < len(operands) and operands[n] else None for n in (3, 4)]
+        axes = np.arange(len(begins)) if values[0] is None else values[0] % len(shape)
+        steps = np.ones(len(axes), int) if values[1] is None else values[1]
+        slope = self.forms.slope(operands[1])
+        slopes = np.zeros(()) if slope is None else np.broadcast_to(slope, begins.shape)
+        moving = [n for n, by in enumerate(np.broadcast_to(slopes, begins.shape)) if by]
+        if not moving:
+            return False
+        if any(steps[n] != 1 for n in moving):
+            raise rw.refuse("its step over a growing state is not 1")
+        staying = [n for n in range(len(axes)) if n not in moving]
         if staying:
-            parts = [rw.integers(*(int(v[n]) for n in staying)) for v in (begins, ends)]
-            along = [rw.integers(*(of[n] for n in staying)) for of in (axes, steps)]
-            x = rw("Slice", x, *parts, *along)
-            self._moving[x] = tuple(slopes)
-        for axis, (first, slope) in firsts.items():
-            extent = extents[axis]
-            ahead = rw("Mul", self._ahead(rw), rw.integers(slope))
-            places = rw("Add", rw.array(np.arange(first, first + extent)), ahead)
-            x = rw("Gather", x, places, axis=axis)
+            of = (v[staying].tolist() for v in (begins, ends, axes, steps))
+            x = rw("Slice", x, *(rw.integers(*v) for v in of))
+        for n in moving:
+            extent = self.editor.types[rw.node.output].shape[axes[n]]
+            by = int(slopes[n])
+            first = int(begins[n]) - by * self.growth.past
+            filled = rw("Mul", FILLED, rw.integers(by))
+            x = rw(
+                "Gather",
+                x,
+                rw("Add", rw.array(np.arange(first, first + extent)), filled),
+                axis=int(axes[n]),
+            )
         rw.result("Identity", x)
         return True
-
-    def _grows(self, name: str, axis: int, extent: int) -> bool:
-        """Whether a result with this extent at the capacity has another one at other lengths."""
-        if name in self._moving:
-            return bool(self._moving[name][axis])
-        kind = self.probes[0].types.get(name)
-        return kind is None or kind.shape[axis] != extent
-
-    def _first(self, rw: Rewriter, name: str, n: int, extent: int, growth: int) -> tuple[int, int]:
-        """A first place and by how much it moves; `growth`: of the dimension."""
-        begins, form = self.editor.constants[name], self._forms.of(name)
-        slope = self._forms.slope(name) if form is LengthForm.AFFINE else np.zeros((), np.int64)
-        if form is LengthForm.COMPUTED or slope is None:
-            raise self._refused(rw, name)
-        own = int(np.broadcast_to(slope, begins.shape)[n])
-        first = int(begins[n])
-        if first < 0:
-            first, own = max(0, first + extent), own + growth
-        return min(first, extent), own
-
-    def _gather(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        """Places that count from the end of a growing dimension."""
-        index, slopes = rw.value(1), self.moving(operands[0])
-        axis = rw.attr("axis", 0) % max(1, len(slopes))
-        if index is None or not any(slopes[axis : axis + 1]) or not (index < 0).any():
-            return False
-        if (index >= 0).any() or operands[1] != rw.input(1):
-            raise rw.refuse("it counts places of a growing state from both ends")
-        ahead = self._ahead(rw, index.ndim)
-        first = rw.array(index.astype(np.int64) + self.editor.types[operands[0]].shape[axis])
-        rw.again(operands[0], rw("Add", first, ahead))
-        return True
-
-    def _split(self, rw: Rewriter, operands: Sequence[str]) -> bool:
-        slopes = self.moving(operands[0])
-        if any(slopes[rw.attr("axis", 0) % max(1, len(slopes)) :][:1]):
-            raise rw.refuse("it splits a growing state")
-        return False
 
 
 def _is_whole(values: Array) -> bool:
@@ -497,30 +293,16 @@ def _is_whole(values: Array) -> bool:
 _MOST_WHOLE = 1 << 20
 _RECOMPUTED = frozenset(
     (
-        "Reshape",
-        "Expand",
-        "Unsqueeze",
-        "Squeeze",
-        "Tile",
-        "Slice",
-        "Split",
-        "Range",
-        "ReduceMean",
-        *NEUTRAL,
+        *("Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "Slice", "Split", "Range"),
+        *(f"Reduce{f}" for f in ("Mean", "Sum", "L1", "L2", "SumSquare", "LogSum", "Prod", "Max")),
+        *("ReduceLogSumExp", "ReduceMin"),
     )
 )
 """Operators that have a shape or axes for an operand, and are computed at run time all the same."""
 _SPECIAL = {
-    "Softmax": Growing._softmax,
-    **dict.fromkeys((*NEUTRAL, "ReduceMean"), Growing._reduce),
-    "LayerNormalization": Growing._layer_norm,
-    "MatMul": Growing._product,
-    **dict.fromkeys(("Mul", "Div"), Growing._scaled),
     "Concat": Growing._concat,
     **dict.fromkeys(SCATTERS, Growing._scatter),
     TENSOR_SCATTER: Growing._tensor_scatter,
     "Transpose": Growing._transpose,
     "Slice": Growing._slice,
-    "Gather": Growing._gather,
-    "Split": Growing._split,
 }

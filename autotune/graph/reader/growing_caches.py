@@ -17,7 +17,7 @@ from autotune.dtypes import DTYPES
 from autotune.errors import NotCompilable
 from autotune.graph.ir import Array, Editor, Node
 from autotune.graph.operators.state import APPEND, BYTE_ROWS, ROW_STEPS, ROWS, rows_first
-from autotune.graph.reader.constant_forms import LengthFacts
+from autotune.graph.reader.constant_forms import ConstantForms, LengthFacts
 from autotune.graph.reader.growth import Growth, rows_of, steps_of_rows, stored_as
 from autotune.graph.reader.static_caches import TENSOR_SCATTER
 from autotune.graph.rewriter import Rewriter
@@ -29,12 +29,14 @@ class GrowingCaches:
     """The states of a model while its nodes are rewritten.
 
     `probes`: at the other `pasts` of a growth; with static caches also at P, and positions are
-    constants in them.
+    constants in them. `known`: what was found of constants at another capacity; then there are no
+    probes.
     """
 
     growth: Growth
     editor: Editor
     probes: tuple[LengthFacts, ...]
+    known: ConstantForms | None = None
     _states: dict[str, str] = field(default_factory=dict)
     """Names of states -> the state."""
     _orders: dict[str, tuple[int, ...]] = field(default_factory=dict)

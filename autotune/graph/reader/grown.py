@@ -29,7 +29,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 GENAI_CONFIGURATION = "genai_config.json"
 MOST_CONFIGURATION_BYTES = 1 << 20
 """The file that onnxruntime-genai's builder writes beside a model."""
-_LEAST_PAST = 3
+LEAST_PAST = 3
 """Places for the past of a variant at its capacity: see `Growth.pasts`."""
 _LEAST_MOST = 13
 """A prefill of fewer places is not looked at: there are too few numbers to compare."""
@@ -60,6 +60,11 @@ class Grown:
         return tuple(self._shapes(self.growth, past) for past in self.growth.pasts)
 
     @cached_property
+    def shape(self) -> Shapes:
+        """Shapes of the inputs at the past of the growth. Raises DynamicShape."""
+        return self._shapes(self.growth, self.growth.past)
+
+    @cached_property
     def first(self) -> Shapes:
         """Those behind nothing, in a step of one place."""
         return self._shapes(replace(self.growth, chunk=1), 0)
@@ -80,7 +85,7 @@ class Grown:
     def with_prefill(self) -> tuple[Grown, ...]:
         """A prefill and this step; () where the file takes one number of places, or the capacity
         is small."""
-        most = min(self.growth.capacity - _LEAST_PAST, MOST_PROMPT)
+        most = min(self.growth.capacity - LEAST_PAST, MOST_PROMPT)
         if self.inputs.chunk or most < _LEAST_MOST:
             return ()
         return replace(self.at(most), is_open=True), self
@@ -89,7 +94,7 @@ class Grown:
         """Steps of single numbers of places, the largest first; this one last."""
         if self.inputs.chunk:
             return (self,)
-        able = (n for n in _CHUNKS if n + _LEAST_PAST <= self.growth.capacity)
+        able = (n for n in _CHUNKS if n + LEAST_PAST <= self.growth.capacity)
         return *map(self.at, able), self
 
     def _shapes(self, growth: Growth, past: int) -> Shapes:
@@ -117,11 +122,11 @@ def grown(
             "name the input and the output of each: `state={'past': 'present'}`",
         )
     n = inputs.chunk or 1
-    if n + _LEAST_PAST > capacity:
+    if n + LEAST_PAST > capacity:
         of = "one token" if n == 1 else f"{n} tokens, which the file takes,"
         raise UsageError(
             f"a capacity of {capacity} is too small for steps of {of}",
-            f"give a `capacity` of {n + _LEAST_PAST} or more",
+            f"give a `capacity` of {n + LEAST_PAST} or more",
         )
     types = {value.name: value.type.tensor_type.elem_type for value in outline.graph.input}
     if cache != "float32" and not any(types[name] in _FLOATS for name in growth.states):
@@ -230,7 +235,7 @@ def _shapes(
     known = symbols(model)
     extents = dict(dims)
     at = {
-        (name, axis): growth.capacity if name in growth.static else past
+        (name, axis): growth.extent(name) if name in growth.static else past
         for name, (_, axis) in growth.states.items()
     }
     at |= dict.fromkeys(inputs.chunk_axes, growth.chunk)

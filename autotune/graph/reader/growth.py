@@ -18,6 +18,8 @@ SHARES_BUFFER = "autotune_state"
 """An attribute of nodes whose past is a state."""
 FILLED = "filled"
 """The input that holds the length of the state: places that are filled already."""
+TOTAL = "filled.total"
+"""The tensor that holds the number of filled places with the new ones, and this number."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Growth:
     dtype of the elements of buffers of floats. `shapes`: of `positions`, -1 where they are open.
     `static`: states that have all places in the file, see `static_caches`; there `firsts` are the
     inputs that are the place of the first new row, `counts` the number of places with the new ones.
+    `places`: those of static states, where it is looked at a smaller capacity.
     """
 
     states: Mapping[str, tuple[str, int]]
@@ -51,12 +54,26 @@ class Growth:
     static: frozenset[str] = frozenset()
     firsts: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
+    places: int = 0
+
+    @property
+    def grows(self) -> bool:
+        """Whether a state has as many places in the file as are filled."""
+        return not self.static.issuperset(self.states)
 
     @property
     def computed(self) -> frozenset[str]:
         """Inputs that are none any more."""
         by_place = *self.masks, *self.positions, *self.lasts, *self.firsts
         return frozenset((*by_place, *self.totals, *self.counts))
+
+    def at(self, chunk: int, capacity: int) -> Growth:
+        """It with so many new places, in another capacity but of static states."""
+        return replace(self, chunk=chunk, capacity=capacity, places=self.places or self.capacity)
+
+    def extent(self, state: str) -> int:
+        """Places of the buffer of a state."""
+        return self.places or self.capacity if state in self.static else self.capacity
 
     @property
     def past(self) -> int:
@@ -122,7 +139,7 @@ def grown_graph(graph: Graph, growth: Growth) -> Graph:
     types, inputs, outputs = dict(graph.types), list(graph.inputs), list(graph.outputs)
     for state, (output, axis) in growth.states.items():
         kind, buffer, rows = types[state], buffer_of(state), rows_of(output)
-        shape = (*kind.shape[:axis], growth.capacity, *kind.shape[axis + 1 :])
+        shape = (*kind.shape[:axis], growth.extent(state), *kind.shape[axis + 1 :])
         stored = stored_as(growth, kind)
         types[buffer] = TensorType(shape, stored)
         inputs[inputs.index(state)] = buffer
@@ -137,4 +154,4 @@ def grown_graph(graph: Graph, growth: Growth) -> Graph:
     kept = [name for name in inputs if name not in growth.computed]
     passed = {*growth.passed.values()}
     made = tuple(n for n in outputs if graph.output_names.get(n, n) not in passed)
-    return replace(graph, inputs=(*kept, FILLED), outputs=made, types=types)
+    return replace(graph, inputs=(*kept, FILLED), outputs=(*made, TOTAL), types=types)

@@ -12,7 +12,7 @@ from autotune.dtypes import DTYPES, SMALL_TYPES
 from autotune.errors import ModelError, NotCompilable, UnsupportedOperator
 from autotune.graph.ir import Graph, Node, Shape, unsupported
 from autotune.graph.operators.user_operators import UserOperators
-from autotune.graph.reader.constant_forms import LengthFacts
+from autotune.graph.reader.constant_forms import ConstantForms, LengthFacts
 from autotune.graph.reader.functions import check_calls
 from autotune.graph.reader.growing import Growing
 from autotune.graph.reader.growth import Growth, grown_graph, sharing_buffers
@@ -48,11 +48,14 @@ def import_graph(
 
 
 def import_grown(
-    models: Sequence[OnnxModel], growth: Growth, operators: UserOperators | None = None
-) -> Graph:
-    """`import_graph` of a model with a growing state: see `growing`.
+    models: Sequence[OnnxModel],
+    growth: Growth,
+    operators: UserOperators | None = None,
+    known: ConstantForms | None = None,
+) -> tuple[Graph, ConstantForms]:
+    """`import_graph` of a model with a growing state, and what its constants are: see `growing`.
 
-    `models`: it at the `pasts` of `growth`.
+    `models`: it at the `pasts` of `growth`; at the first alone where forms are `known`.
     """
     graphs = []
     for model in models:
@@ -61,12 +64,12 @@ def import_grown(
         graph = graph_of(model.proto.graph, model.opset, model.weights, functions)
         graphs.append(separate_outputs(sharing_buffers(graph, growth)))
     late, *others = graphs
-    pairs = zip(others, growth.pasts[1:], strict=True)
+    pairs = zip(others, growth.pasts[1:], strict=False)
     probes = [_facts(graph, growth, past, operators) for graph, past in pairs]
     if growth.static:
         probes.append(_facts(late, growth, growth.past, operators))
     engine = ImportEngine(grown_graph(late, growth), operators or {})
-    engine.growing = Growing(growth, engine.editor, tuple(probes))
+    engine.growing = Growing(growth, engine.editor, tuple(probes), known)
     for node in engine.growing.begin():
         engine.take(node)
     try:
@@ -75,7 +78,7 @@ def import_grown(
         raise _with_capacity(error) from error
     engine.growing.require_appended()
     _require_types(graph)
-    return graph
+    return graph, engine.growing.forms
 
 
 def _with_capacity(error: UnsupportedOperator) -> UnsupportedOperator:
