@@ -294,15 +294,20 @@ def _bound(source: Source, known: tuple[Variant, ...], store: FileStore | None) 
 def _grown(bound: Bound, step: Grown, sessions: Iterable[int]) -> Bound:
     """`bound` of a model with a growing state: with a prefill where one follows its length."""
     together, prefill = tuple(for_sessions(step, sessions)), step.with_prefill()
-    chunks, notes = step.with_chunks(), tuple[str, ...]()
-    if prefill:
-        found = _of_steps(bound, prefill + together)
+    chunks, notes = step.with_chunks() + together, tuple[str, ...]()
+    sizes = ", ".join(str(one.growth.chunk) for one in chunks if one.sessions == 1)
+    for steps, told in (
+        (prefill and prefill + together, f"a prompt is steps of {sizes} tokens, not one of all"),
+        (chunks, "a step takes as long as in a full cache"),
+    ):
+        found = _of_steps(bound, steps) if steps else None
         try:
-            return replace(found, lifted={PLAIN: found.networks()})
+            if found is not None:
+                return replace(found, notes=notes, lifted={PLAIN: found.networks()})
         except ModelError as error:
-            sizes = ", ".join(str(one.growth.chunk) for one in chunks)
-            notes = (f"a prompt is steps of {sizes} tokens, not one of all: {error.message}",)
-    return replace(_of_steps(bound, chunks + together), notes=notes)
+            notes = (*notes, f"{told}: {error.message}")
+    masked = tuple(replace(one, is_masked=True) for one in chunks)
+    return replace(_of_steps(bound, masked), notes=notes)
 
 
 def _of_steps(bound: Bound, steps: tuple[Grown, ...]) -> Bound:

@@ -110,7 +110,8 @@ class Step:
         """The most new places, and all with them."""
         growth = self.variant.growth
         new = {PROMPT: growth.chunk} if self.variant.is_open else {}
-        return new | ({TOTAL: growth.capacity} if growth.grows else {})
+        follows = growth.grows and not self.variant.is_masked
+        return new | ({TOTAL: growth.capacity} if follows else {})
 
     @property
     def given(self) -> dict[str, str]:
@@ -294,7 +295,8 @@ def _grown_phases(
 ) -> tuple[Phases, ConstantForms]:
     growth = variant.growth
     models = [model, *(bound.load(s) for s in (() if known else variant.shapes[1:]))]
-    graph, forms = import_grown(models, growth, bound.operators, known)
+    masks = variant.is_masked
+    graph, forms = import_grown(models, growth, bound.operators, known, masks)
     graph = join_decoder(graph)
     made = {name: output for name, output in growth.passed.items() if name in graph.inputs}
     if growth.flag and made:

@@ -5,9 +5,9 @@
 
 The model is imported at P = capacity - L, where every extent is static. What depends on P is found
 by importing at P - 1 and near 0 as well: extents that move with it, and constants. Extents are a
-length (`grown_networks.Step`). Constants that move are computed at run time: those that are affine
-in P from `filled`, others by the nodes that made them (`constant_forms`). Where neither is possible
-the model is refused.
+length (`grown_networks.Step`), or stay at the capacity (`masked_places`). Constants that move are
+computed at run time: those that are affine in P from `filled`, others by the nodes that made them
+(`constant_forms`). Where neither is possible the model is refused.
 """
 
 from __future__ import annotations
@@ -153,11 +153,13 @@ class Growing(GrowingCaches):
             self._at_run_time(rw, name) if n not in kept and self._moves(name) else name
             for n, name in enumerate(node.inputs)
         )
-        special = _SPECIAL.get(node.op)
-        if special is not None and special(self, rw, operands):
-            return
-        if operands != node.inputs:
+        if not self._is_special(rw, operands) and operands != node.inputs:
             rw.again(*operands)
+
+    def _is_special(self, rw: Rewriter, operands: Sequence[str]) -> bool:
+        """Whether a node became others."""
+        special = _SPECIAL.get(rw.node.op)
+        return special is not None and special(self, rw, operands)
 
     def _follow(self, node: Node) -> None:
         first = node.inputs[0]

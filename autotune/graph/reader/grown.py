@@ -43,7 +43,7 @@ class Grown:
 
     `outline`, `inputs`, `dims`: of the model. `sessions`: that the step advances, see
     `graph.together`. `scores`: one of `state.SCORES`. `is_open`: whether it is a prefill, for any
-    number of new places up to that.
+    number of new places up to that. `is_masked`: whether it computes all places of the capacity.
     """
 
     outline: ModelProto = field(compare=False, repr=False)
@@ -53,6 +53,7 @@ class Grown:
     sessions: int = 1
     scores: str = SCORES[0]
     is_open: bool = False
+    is_masked: bool = False
 
     @cached_property
     def shapes(self) -> tuple[Shapes, ...]:

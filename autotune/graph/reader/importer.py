@@ -17,6 +17,7 @@ from autotune.graph.reader.functions import check_calls
 from autotune.graph.reader.growing import Growing
 from autotune.graph.reader.growth import Growth, grown_graph, sharing_buffers
 from autotune.graph.reader.import_engine import ImportEngine
+from autotune.graph.reader.masked_places import MaskedPlaces
 from autotune.graph.reader.onnx_nodes import functions_of, graph_of
 from autotune.graph.reader.onnx_reader import OnnxModel
 from autotune.graph.written import WrittenLengths
@@ -52,10 +53,12 @@ def import_grown(
     growth: Growth,
     operators: UserOperators | None = None,
     known: ConstantForms | None = None,
+    masks: bool = False,
 ) -> tuple[Graph, ConstantForms]:
     """`import_graph` of a model with a growing state, and what its constants are: see `growing`.
 
-    `models`: it at the `pasts` of `growth`; at the first alone where forms are `known`.
+    `models`: it at the `pasts` of `growth`; at the first alone where forms are `known`. `masks`:
+    whether extents stay at the capacity, see `masked_places`.
     """
     graphs = []
     for model in models:
@@ -69,7 +72,8 @@ def import_grown(
     if growth.static:
         probes.append(_facts(late, growth, growth.past, operators))
     engine = ImportEngine(grown_graph(late, growth), operators or {})
-    engine.growing = Growing(growth, engine.editor, tuple(probes), known)
+    growing = MaskedPlaces if masks else Growing
+    engine.growing = growing(growth, engine.editor, tuple(probes), known)
     for node in engine.growing.begin():
         engine.take(node)
     try:
