@@ -57,7 +57,7 @@ from autotune.measure.protocols import Device
 from autotune.network.compile.variants import unified
 from autotune.records import Header, Journal, Log, read_log, require_new_log
 from autotune.records.store import Where, absolute, store_to_read
-from autotune.search.cost.ranker import require_lightgbm
+from autotune.search.cost.ranker import notes_of_ranker
 from autotune.search.partial import Rule
 from autotune.target import Target, is_of_file
 from autotune.target.tiles import denial
@@ -235,7 +235,9 @@ class OpenSession:
         return all(b.reached(s.trials, s.elapsed_s) is not None for b, s in used)
 
     def notes_of_set_up(self) -> Iterator[str]:
-        """A note where the time is up before anything is measured: of it all was set-up."""
+        """Notes where nothing can be learnt, and where the time is up before anything is measured:
+        of it all was set-up."""
+        yield from notes_of_ranker()
         age_s, log = time.monotonic() - self.begun_s, self.runs[0].log
         limit_s, used_s = self.budget.of_search.time_s, spent(log).elapsed_s
         if limit_s is not None and used_s < limit_s <= used_s + age_s:
@@ -298,11 +300,7 @@ class OpenSession:
 
 @contextmanager
 def create(prepared: PreparedModel, log_path: Path) -> Iterator[OpenSession]:
-    """A session with a new log, which is open inside the block.
-
-    Raises OutputError, and MissingDependency without the ranker's library.
-    """
-    require_lightgbm()
+    """A session with a new log, which is open inside the block. Raises OutputError."""
     networks, config, others = prepared.networks, prepared.config, prepared.others
     source, variants = prepared.source, prepared.variants
     headers = []
@@ -326,9 +324,8 @@ def reopen(request: ResumeRequest) -> Iterator[OpenSession]:
     """The session of a log that was written before, open inside the block.
 
     Raises LogMismatch for a log of another CPU or without its tasks, LogBusy where another process
-    is writing it, MissingDependency without the ranker's library.
+    is writing it.
     """
-    require_lightgbm()
     path, begun_s = Path(request.log), time.monotonic()
     with Journal.open(path) as journal:
         log = journal.log

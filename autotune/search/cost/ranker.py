@@ -15,13 +15,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import MissingDependency
 from autotune.search.cost.features import NAMES
 
 if TYPE_CHECKING:
@@ -66,12 +66,16 @@ CAREFUL = PARAMETERS | {
 _CAREFUL_ROUNDS = 100
 
 
-def require_lightgbm() -> None:
-    """Raise MissingDependency where nothing can be learnt: before a session makes its log."""
-    if find_spec("lightgbm") is None:
-        raise MissingDependency(
-            "tuning learns with LightGBM, which is not installed", "pip install lightgbm"
-        )
+@cache
+def is_learnable() -> bool:
+    """Whether LightGBM is installed; else the ranker stays the cost model."""
+    return find_spec("lightgbm") is not None
+
+
+def notes_of_ranker() -> tuple[str, ...]:
+    """What a session tells where nothing can be learnt."""
+    text = "candidates are ranked by the cost model alone: LightGBM is not installed"
+    return () if is_learnable() else (f"{text} (pip install lightgbm)",)
 
 
 @dataclass
@@ -141,7 +145,7 @@ class Ranker:
         """Fit the first samples, by default all of them; too few teach nothing."""
         n = n_first or len(self._log2)
         self._due = 0
-        if n < _MIN_SAMPLES:
+        if n < _MIN_SAMPLES or not is_learnable():
             return
         start = time.perf_counter()
         best: dict[str, float] = {}
