@@ -35,4 +35,4 @@ def test_a_command_that_is_misspelt_is_guessed(capsys: pytest.CaptureFixture[str
     assert run(["bensh"]) == 2
     assert "there is no command 'bensh' (did you mean bench?)" in capsys.readouterr().err
     assert run(["zzz"]) == 2
-    assert "there are: tune, " in capsys.readouterr().err
+    assert "there are: demo, tune, " in capsys.readouterr().err

@@ -1,6 +1,5 @@
 /* Whether this CPU and its system have what the network needs: as Linux tells it. */
 
-#include <sys/auxv.h>
 #include <sys/prctl.h>
 
 static int cpu_fits(const Cpu *cpu) {
