@@ -11,6 +11,8 @@ import click
 
 from autotune.cli.console import common_options, invocation, put, say
 from autotune.cli.options import DURATION, FILE
+from autotune.errors import UsageError
+from autotune.file_kinds import LOG, require_kind
 
 _CHANNELS = ((32, 1), (64, 2), (128, 2))
 """Of each block, with its stride."""
@@ -31,6 +33,7 @@ def command(output: Path, time_s: float) -> None:
     output.mkdir(parents=True, exist_ok=True)
     model, untuned = output / "demo.onnx", output / "untuned.atn"
     log, tuned = output / "demo.jsonl", output / "tuned.atn"
+    require_kind(log, LOG)
     _write_network(model)
     log.unlink(missing_ok=True)
     against = ["--against", "onnxruntime"] if find_spec("onnxruntime") else []
@@ -57,7 +60,10 @@ def _run(*words: object) -> None:
 
 
 def _write_network(path: Path) -> None:
-    """A residual network of float32 with random weights: images to the scores of ten classes."""
+    """A residual network of float32 with random weights: images to the scores of ten classes.
+
+    Raises UsageError where another file is there.
+    """
     import numpy as np
     import onnx
     from onnx import helper, numpy_helper
@@ -91,4 +97,7 @@ def _write_network(path: Path) -> None:
     image, scores = ([helper.make_tensor_value_info(n, 1, shape)] for n, shape in ends)
     graph = helper.make_graph(nodes, "demo", image, scores, weights)
     opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    made = helper.make_model(graph, opset_imports=opset, ir_version=9).SerializeToString()
+    if path.exists() and path.read_bytes() != made:
+        raise UsageError(f"{path} exists, and is another model", "choose another folder with -o")
+    path.write_bytes(made)

@@ -157,6 +157,14 @@ def test_random_bytes_are_of_no_kind_of_ours(tmp_path: Path, rng: np.random.Gene
                 require_kind(path, kind)
 
 
+@pytest.mark.parametrize("name", ["demo.onnx", "demo.jsonl", "untuned.atn"])
+def test_a_demo_replaces_nothing_of_others(tmp_path: Path, cli: Cli, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    outcome = cli("demo", "-o", tmp_path)
+    assert outcome.code == 2, outcome.err
+    assert (tmp_path / name).read_text() == "mine"
+
+
 def test_every_command_that_writes_a_file_is_here() -> None:
     """One with `-o` or `--save` has `--force` as well, and is in the table above."""
     group = main.app
@@ -166,7 +174,7 @@ def test_every_command_that_writes_a_file_is_here() -> None:
         command = group.get_command(click.Context(group), name)
         assert command is not None
         options = {word for param in command.params for word in param.opts}
-        if options & {"-o", "--save"}:
+        if options & {"-o", "--save"} and name != "demo":  # its commands are these
             assert "--force" in options, name
             found.add(name)
     assert found == {*(words[0] for words in WRITERS.values()), "export"}

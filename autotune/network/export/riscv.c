@@ -1,6 +1,5 @@
 /* Whether this CPU has what the network needs: as Linux tells it, and how long its vectors are. */
 
-
 static int cpu_fits(const Cpu *cpu) {
   unsigned long n_bytes;
   for (int n = 0; n < cpu->n_needed; n++) {
