@@ -50,6 +50,7 @@ while not [*Path.home().rglob("*.entry")] and time.monotonic() < end_s:
 """
 _LENIENT = ("--agreement", "0.5")
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "demo": (("demo", "-o", "made", "--time", "4s"),),
     "tune": (("tune", "model.onnx", "--trials", "4", "--log", "made.jsonl"),),
     "resume": (("resume", "log.jsonl", "--trials", "1"),),
     "distill": (("distill", "log.jsonl", "-o", "made.jsonl", "--store"),),
