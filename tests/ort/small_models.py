@@ -14,11 +14,12 @@ SINGLE = f"""{HEAD}
 m (float[rows,3] x) => (float[some,3] y) {{
   start = Constant <value_ints = [0]> () end = Constant <value_ints = [4]> ()
   first = Slice (x, start, end) own = Abs (first)
-  all = Constant <value_ints = [1000]> () step = Constant <value_ints = [3]> ()
-  third = Slice (x, start, all, start, step) high = ReduceMax <keepdims = 0> (third)
+  n = Shape <end = 1> (x) seven = Constant <value_ints = [7]> () rest = Mod (n, seven)
+  one = Constant <value_ints = [1]> () few = Add (rest, one) some_rows = Slice (x, start, few)
+  low = Abs (some_rows) under = Neg (low) high = ReduceMax <keepdims = 0> (under)
   above = Relu (high) y = Sub (own, above) }}"""
-"""At most four rows, less what no row of `rows` has: every third has other steps than lengths have,
-so that no network is for all sizes."""
+"""At most four rows, less what no row of `rows` has: of as many rows as the rest of their number by
+seven, and one, so that no network is for all sizes."""
 ATTENTION = f"""{HEAD}
 m (float[batch,length,8] x, int64[batch,length] mask) => (float[batch,length,8] y) {{
   real = Cast <to = 1> (mask) one = Constant <value_float = 1.0> ()

@@ -230,13 +230,15 @@ def test_sizes_are_compiled_one_by_one_where_no_network_is_for_all(
     session = session_of(saved(SINGLE), most_shapes=2)
     for n in (1, 2, 1, 2, 1):
         assert np.array_equal(session.run(None, {"x": rows(n)})[0], -rows(n))
-    assert compilations == [{"rows": "..512"}, {"x": (1, 3)}, {"x": (2, 3)}]
+    assert compilations[0] == {"rows": "..512"}
+    assert [dims for dims in compilations if "x" in dims] == [{"x": (1, 3)}, {"x": (2, 3)}]
     session.run(None, {"x": rows(5)})
     assert len(session.models()) == 2  # that of the second shape, called before, has left
     session.run(None, {"x": rows(1)})
     assert [m.input_info[0].shape for m in session.models()] == [(1, 3), (5, 3)]
+    n_compilations = len(compilations)
     session.run(None, {"x": rows(2)})  # it comes back from the cache
-    assert len(compilations) == 4
+    assert len(compilations) == n_compilations
 
 
 def test_the_bytes_of_all_shapes_are_bounded_and_the_newest_stays(
