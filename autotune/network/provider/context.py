@@ -55,44 +55,51 @@ def write_context(artifact: Artifact, name: str, folder: Path, original: str = "
     interface = interface_of(artifact, name)
     library = folder / f"lib{name}.so"
     (folder / f"{name}.digest").write_text(f"{digest_of(library)}\n", encoding="utf-8")
-    node = context_node(interface, library, original)
-    outputs = [t for t in interface.outputs if t.first.name not in artifact.written.values()]
-    cuts = [n for t in outputs if t.first.written for n in _cut(t, node, artifact.written)]
+    nodes, between = context_nodes(interface, library, original)
+    hidden = artifact.written.values()
+    outputs = [tensor for tensor in interface.outputs if tensor.first.name not in hidden]
     ports = values(interface.inputs), values(outputs)
-    made = zip(node.output, interface.outputs, strict=True)
-    known = [
-        helper.make_tensor_value_info(n, DTYPES[t.first.dtype].onnx, None)
-        for n, t in made
-        if n not in {t.first.name for t in outputs}
-    ]
-    graph = helper.make_graph([node, *cuts], name, *ports, value_info=known)
+    graph = helper.make_graph(nodes, name, *ports, value_info=between)
     return save_context(graph, [helper.make_opsetid("", _OPSET)], folder, name)
 
 
-def _cut(
-    tensor: Tensor, node: onnx.NodeProto, written: Mapping[str, str]
-) -> Iterator[onnx.NodeProto]:
-    """Nodes that give an output as far as the lengths say that the network writes; that of `node`
-    gets another name."""
-    name = tensor.first.name
-    whole = f"{name}.whole"
-    node.output[list(node.output).index(name)] = whole
-    lengths = [(n, e) for n, e in enumerate(tensor.first.written) if isinstance(e, Length)]
-    own = [(n, e) for n, e in lengths if e.name in written]
-    ends = []
-    for n, length in own:
+def context_nodes(
+    interface: LibraryInterface, library: Path, original: str = ""
+) -> tuple[list[onnx.NodeProto], list[onnx.ValueInfoProto]]:
+    """The node of a network in a library, with those that cut its outputs where the network writes
+    lengths of them; and the types of what is between these."""
+    node = _context(interface, library, original)
+    written = interface.artifact.written
+    cuts: list[onnx.NodeProto] = []
+    between = []
+    for n, tensor in enumerate(interface.outputs):
+        if tensor.first.written:
+            cuts += _cut(tensor, f"{tensor.first.name}.whole", written)
+            node.output[n] = f"{tensor.first.name}.whole"
+        if tensor.first.written or tensor.first.name in written.values():
+            dtype = DTYPES[tensor.first.dtype].onnx
+            between.append(helper.make_tensor_value_info(node.output[n], dtype, None))
+    return [node, *cuts], between
+
+
+def _cut(tensor: Tensor, whole: str, written: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
+    """Nodes that give an output, `whole`, as far as the lengths say that the network writes."""
+    name, ends, axes = tensor.first.name, [], []
+    for n, length in enumerate(tensor.first.written):
+        if not isinstance(length, Length) or length.name not in written:
+            continue
+        factor, offset = f"{name}.factor{n}", f"{name}.offset{n}"
         product, end = f"{name}.product{n}", f"{name}.end{n}"
-        factor, offset = _numbers(f"{end}.factor", [length.factor]), [length.offset]
-        yield factor
-        yield helper.make_node("Mul", [written[length.name], factor.output[0]], [product])
-        yield (more := _numbers(f"{end}.offset", offset))
-        yield helper.make_node("Add", [product, more.output[0]], [end])
+        yield _numbers(factor, [length.factor])
+        yield _numbers(offset, [length.offset])
+        yield helper.make_node("Mul", [written[length.name], factor], [product])
+        yield helper.make_node("Add", [product, offset], [end])
         ends.append(end)
+        axes.append(n)
+    yield _numbers(f"{name}.starts", [0] * len(axes))
+    yield _numbers(f"{name}.axes", axes)
     yield helper.make_node("Concat", ends, [f"{name}.ends"], axis=0)
-    starts = _numbers(f"{name}.starts", [0] * len(own))
-    axes = _numbers(f"{name}.axes", [n for n, _ in own])
-    yield from (starts, axes)
-    operands = [whole, starts.output[0], f"{name}.ends", axes.output[0]]
+    operands = [whole, f"{name}.starts", f"{name}.ends", f"{name}.axes"]
     yield helper.make_node("Slice", operands, [name])
 
 
@@ -101,7 +108,7 @@ def _numbers(name: str, values: list[int]) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], value=value)
 
 
-def context_node(interface: LibraryInterface, library: Path, original: str = "") -> onnx.NodeProto:
+def _context(interface: LibraryInterface, library: Path, original: str) -> onnx.NodeProto:
     """The node of a network in a library."""
     names = [tensor.first.name for tensor in (*interface.inputs, *interface.outputs)]
     return helper.make_node(

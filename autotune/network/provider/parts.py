@@ -19,7 +19,7 @@ from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.cpus import joined_cpus
 from autotune.network.artifact.hybrid import HybridArtifact, HybridSegment
 from autotune.network.export.interface import interface_of
-from autotune.network.provider.context import context_node, save_context, values
+from autotune.network.provider.context import context_nodes, save_context, values
 
 
 def require_parts(artifact: HybridArtifact) -> None:
@@ -58,10 +58,13 @@ def write_parts_context(artifact: HybridArtifact, name: str, folder: Path) -> Pa
     interfaces = [interface_of(one, f"{name}_{n}") for n, one in enumerate(parts_of(artifact))]
     contexts = iter(interfaces)
     nodes: list[onnx.NodeProto] = []
+    between: list[onnx.ValueInfoProto] = []
     files: list[onnx.ModelProto] = []
     for n, segment in enumerate(artifact.segments):
         if segment.network is not None:
-            nodes.append(context_node(next(contexts), library))
+            own, types = context_nodes(next(contexts), library)
+            nodes += own
+            between += types
         else:
             files.append(_named_apart(segment, f"{name}_{n}/"))
             nodes += files[-1].graph.node
@@ -71,7 +74,7 @@ def write_parts_context(artifact: HybridArtifact, name: str, folder: Path) -> Pa
         [_value(end) for end in artifact.inputs],
         [_value(end) for end in artifact.outputs],
         [tensor for file in files for tensor in file.graph.initializer],
-        value_info=list(_between(interfaces, artifact)),
+        value_info=[*between, *_between(interfaces, artifact)],
     )
     graph.sparse_initializer.extend(t for f in files for t in f.graph.sparse_initializer)
     return save_context(graph, _opsets(files), folder, name)
@@ -92,7 +95,8 @@ def _between(interfaces: Sequence[Any], artifact: HybridArtifact) -> Iterator[on
     """Types of what contexts give to others."""
     outer = {end.name for end in artifact.outputs}
     for interface in interfaces:
-        yield from (value for value in values(interface.outputs) if value.name not in outer)
+        known = outer | {*interface.artifact.written.values()}
+        yield from (value for value in values(interface.outputs) if value.name not in known)
 
 
 def _value(end: Endpoint) -> onnx.ValueInfoProto:
