@@ -47,8 +47,11 @@ class AutotuneError(Exception):
 
 
 def without_frames(error: BaseException) -> None:
-    """Forget what an error, that is kept as a reason, came through: frames hold whole models, and a
-    list of reasons in one of these holds the error, until a garbage collection."""
+    """Drop the tracebacks of an error that is kept as a reason, and of its causes.
+
+    Their frames hold whole models; where one of them also holds the error, only the garbage
+    collector would free these.
+    """
     one: BaseException | None = error
     while one is not None:
         one.__traceback__, one = None, one.__cause__ or one.__context__
