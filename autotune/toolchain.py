@@ -92,6 +92,16 @@ def toolchain(command: str | None, machine: str) -> Toolchain:
     return found
 
 
+def portable_toolchain(machine: str) -> Toolchain:
+    """Zig's, whose libraries run with the oldest libc that is supported, the same everywhere.
+
+    Raises MissingDependency without the package.
+    """
+    if not find_spec("ziglang"):
+        raise MissingDependency("there is no ziglang", "pip install 'autotune-compiler[export]'")
+    return _zig(machine)
+
+
 def static_program(source: str, machine: str) -> bytes:
     """A static program of one file of C, by whichever compiler has a library for that.
 
@@ -145,10 +155,14 @@ def _installed(machine: str) -> Iterator[Toolchain]:
     if platform.machine() == machine and shutil.which("cc") and shutil.which("ar"):
         yield Toolchain(("cc",), ("ar",))
     if find_spec("ziglang"):
-        zig = (sys.executable, "-m", "ziglang")
-        cc = *zig, "cc", "-target"
-        static = *cc, f"{machine}-{_STATIC_LIBC}"
-        yield Toolchain((*cc, _ZIG_TARGETS[machine]), (*zig, "ar"), static)
+        yield _zig(machine)
+
+
+def _zig(machine: str) -> Toolchain:
+    zig = (sys.executable, "-m", "ziglang")
+    cc = *zig, "cc", "-target"
+    static = *cc, f"{machine}-{_STATIC_LIBC}"
+    return Toolchain((*cc, _ZIG_TARGETS[machine]), (*zig, "ar"), static)
 
 
 def _missing(machine: str) -> MissingDependency:

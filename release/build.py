@@ -2,13 +2,14 @@
 
     python -m release.build [--commit HEAD] [-o dist]
 
-    dist/autotune_compiler-VERSION-py3-none-manylinux_2_28_x86_64.whl
+    dist/autotune_compiler-VERSION-py3-none-manylinux_2_28_x86_64.whl   with the provider, by Zig
     dist/autotune_compiler-VERSION.tar.gz
     dist/autotune_compiler-VERSION.cdx.json      CycloneDX
     dist/SHA256SUMS
 
 Of the files of the commit alone, dated as it is, with links to where the repository is (`--home`).
-Needs the extra `dev`, and no network.
+The wheel has ONNX Runtime's provider, compiled by ziglang; what is installed from source compiles
+it when it is first asked for. Needs the extra `dev`, and no network.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _TEXT: Any = {"capture_output": True, "text": True}
 PLATFORM = "manylinux_2_28_x86_64"
 """The oldest glibc whose distributions have a Python that is new enough; exported code needs no
 newer one."""
+_PROVIDER = "from autotune.network.provider.library import bring_provider as b; b()"
 
 
 def build(commit: str, dist: Path, home: str = "") -> list[Path]:
@@ -73,8 +75,9 @@ def _built(commit: str, date: str, home: str) -> dict[str, bytes]:
             link(source, home, commit)
         env = {**os.environ, "SOURCE_DATE_EPOCH": date, "PYTHONPATH": os.pathsep.join(sys.path)}
         options = f"--config-setting=--build-option=--plat-name={PLATFORM}"
-        for words in (["--sdist"], ["--wheel", options]):
-            command = [sys.executable, "-m", "build", "--no-isolation", *words, "-o", str(out), "."]
+        pack = ["-m", "build", "--no-isolation", "-o", str(out), "."]
+        for words in ([*pack, "--sdist"], ["-c", _PROVIDER], [*pack, "--wheel", options]):
+            command = [sys.executable, *words]
             done = subprocess.run(command, cwd=source, env=env, umask=0o022, **_TEXT)
             if done.returncode:
                 raise SystemExit(f"error: {' '.join(command)}\n{done.stdout}{done.stderr}")

@@ -2,7 +2,8 @@
 
     python -m release.walk dist/*.whl --python python3.12 --python python3.13
 
-tune → resume → distill → compile → run → export → call the library, in a folder of their own; a row
+tune → resume → distill → compile → run → export → call the library, from Python and as a node of
+ONNX Runtime by the provider that the wheel brings, in a folder of their own; a row
 says how long each took and what the environment weighs. The packages that the wheel needs come from
 where pip takes them: the only step of a release that needs a network.
 """
@@ -17,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-EXTRAS = "tune,export"
+EXTRAS = "tune,export,fallback"
 _MODEL = """
 import numpy as np, onnx
 from onnx import helper as oh, numpy_helper as nh
@@ -37,13 +38,25 @@ one, other = autotune.load("model.atn"), autotune.ExportedModel("model/libmodel.
 assert np.array_equal(one.run({"x": x})["y"], other.run({"x": x})["y"])
 assert np.array_equal(np.load("y.npz")["y"], one.run({"x": x})["y"])
 """
+_CONTEXT = """
+import numpy as np, onnxruntime, autotune
+place = autotune.onnxruntime_provider()
+assert place.parent.parent.parent == __import__("pathlib").Path(autotune.__file__).parent, place
+onnxruntime.register_execution_provider_library("autotune", str(place))
+ours = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "AutotuneExecutionProvider"]
+options = onnxruntime.SessionOptions()
+options.add_provider_for_devices(ours, {})
+session = onnxruntime.InferenceSession("model/model_ctx.onnx", options)
+(found,) = session.run(None, {"x": np.load("x.npy")})
+assert np.array_equal(np.load("y.npz")["y"], found)
+"""
 _STEPS = (
     ("tune", ("tune", "model.onnx", "--trials", "8", "--log", "model.jsonl")),
     ("resume", ("resume", "model.jsonl", "--trials", "4")),
     ("distill", ("distill", "model.jsonl", "-o", "best.jsonl")),
     ("compile", ("compile", "--log", "best.jsonl", "-o", "model.atn")),
     ("run", ("run", "model.atn", "--input", "x=x.npy", "-o", "y.npz")),
-    ("export", ("export", "model.atn", "-o", "model")),
+    ("export", ("export", "model.atn", "-o", "model", "--onnx")),
 )
 
 
@@ -65,7 +78,8 @@ def walk(python: str, package: str, find_links: str | None = None) -> dict[str, 
             begun = time.monotonic()
             _run([own, "-m", "autotune", *words], home)
             found[name] = time.monotonic() - begun
-        _run([own, "-c", _SAME], home)
+        for script in (_SAME, _CONTEXT):
+            _run([own, "-c", script], home)
         return found
 
 

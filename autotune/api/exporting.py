@@ -90,6 +90,6 @@ def export(
             return done
         model = None if original is None else copied_model(Path(original), place)
         context = write_context(found, name, place, model or "")
-    write_provider(place / FILE, tools)
+    write_provider(place / FILE, found.image.machine, cc)
     made = [place / FILE, context, *place.glob(f"{name}.digest")]
     return replace(done, sizes={**done.sizes, **{file.name: file.stat().st_size for file in made}})

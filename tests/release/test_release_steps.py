@@ -91,6 +91,32 @@ def test_a_wheel_has_the_package_alone(dist: Path) -> None:
     assert all(re.match(r"https://|#", link) for link in links), links
 
 
+REGISTERS = """
+import autotune, onnxruntime
+place = autotune.onnxruntime_provider()
+onnxruntime.register_execution_provider_library("autotune", str(place))
+print(place, [d.ep_name for d in onnxruntime.get_ep_devices()])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(0)
+def test_a_wheel_brings_the_provider_of_onnxruntime(dist: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", minversion="1.23")
+    with zipfile.ZipFile(next(dist.glob("*.whl"))) as files:
+        files.extractall(tmp_path / "package")
+    env = {"PYTHONPATH": str(tmp_path / "package"), "PATH": "", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", REGISTERS], capture_output=True, text=True, env=env, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    place, names = done.stdout.split(" ", 1)
+    assert place.startswith(str(tmp_path / "package"))
+    assert "AutotuneExecutionProvider" in names
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as files:
+        assert not any(name.endswith(".so") for name in files.getnames())
+
+
 @pytest.mark.slow
 @pytest.mark.sampled(0)
 def test_a_source_distribution_can_be_tested_from(dist: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ static OrtStatus *say(const Provider *p, int level, const char *format, ...) {
   va_start(given, format);
   vsnprintf(text, sizeof text, format, given);
   va_end(given);
-  return ort.Logger_LogMessage(p->logger, level, text, __FILE__, __LINE__, __func__);
+  return ort.Logger_LogMessage(p->logger, level, text, "cached.c", __LINE__, __func__);
 }
 
 /* The sizes and times of the files that hold a model's tensors, as its text names them. */

@@ -1,7 +1,7 @@
 """⑩ ONNX Runtime's plug-in execution provider: one library for all exported networks.
 
-A wheel brings it where it was built with one; else it is compiled once, and kept in the cache
-folder under a digest of its texts.
+Released wheels bring it. Elsewhere it is compiled once, and kept in the cache folder under a digest
+of its texts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from autotune.cache import cache_folder
+from autotune.codegen.image.relocations import X86_64
 from autotune.files import make_folder, replacing
 from autotune.network.artifact.digests import PAGE, SHIFT, factors, page_values
 from autotune.network.export.source import text_of
-from autotune.toolchain import Toolchain, toolchain
+from autotune.toolchain import Toolchain, portable_toolchain, toolchain
 from autotune.version import __version__
 from autotune.work_folders import work_folder
 
@@ -51,23 +52,44 @@ def onnxruntime_provider(cc: str | None = None) -> Path:
     `cc`: a compiler of C as a command, where it is not there yet (None: `cc`, else ziglang's).
     Raises MissingDependency without a compiler, OutputError where it cannot be compiled or written.
     """
-    brought = Path(str(files(__package__).joinpath(FILE)))
-    if brought.is_file():
-        return brought
+    if cc is None and _brought().is_file():
+        return _brought()
     text = provider_source()
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{cc} {text}".encode()).hexdigest()[:16]
     place = cache_folder() / "provider" / name / FILE
     if not place.is_file():
-        write_provider(place, toolchain(cc, platform.machine()), text)
+        _compile(text, toolchain(cc, platform.machine()), place)
     return place
 
 
-def write_provider(place: Path, tools: Toolchain, text: str | None = None) -> None:
-    """Compile the provider to a file. Raises OutputError."""
+def write_provider(place: Path, machine: str, cc: str | None = None) -> None:
+    """Write the provider for a machine, as ELF has its name.
+
+    Raises MissingDependency without a compiler, OutputError.
+    """
+    if cc is None and machine == X86_64.name and _brought().is_file():
+        make_folder(place.parent)
+        with replacing(place) as out:
+            out.write(_brought().read_bytes())
+    else:
+        _compile(provider_source(), toolchain(cc, machine), place)
+
+
+def bring_provider() -> None:
+    """Compile the provider into this package, for all that a wheel is for. Raises likewise."""
+    _compile(provider_source(), portable_toolchain(X86_64.name), _brought())
+
+
+def _brought() -> Path:
+    """Where a wheel has the provider."""
+    return Path(str(files(__package__).joinpath(FILE)))
+
+
+def _compile(text: str, tools: Toolchain, place: Path) -> None:
     make_folder(place.parent)
     with work_folder() as folder:
         source, made = Path(folder, "provider.c"), Path(folder, "provider.o")
-        source.write_text(text or provider_source(), encoding="utf-8")
+        source.write_text(text, encoding="utf-8")
         tools.object(source, made)
         library = Path(folder, FILE)
         tools.shared([made], library, ("-ldl",))

@@ -453,7 +453,7 @@ static OrtStatus *compile_node(Node *node, const OrtGraph *graph, const OrtNode 
   TRY(read_notes(node, context));
   told = opened(node, graph, context, "ep_cache_context", open_library);
   if (!told || !p->may_fall_back) return told;
-  failed = ort.Logger_LogMessage(p->logger, ORT_LOG_WARNING, ort.GetErrorMessage(told), __FILE__,
+  failed = ort.Logger_LogMessage(p->logger, ORT_LOG_WARNING, ort.GetErrorMessage(told), "provider.c",
                                  __LINE__, __func__);
   if (failed) ort.ReleaseStatus(failed);
   ort.ReleaseStatus(told);
