@@ -33,16 +33,6 @@ def copied(arrays: Arrays) -> dict[str, NDArray[Any]]:
     return {name: np.array(array) for name, array in arrays.items()}
 
 
-def run_of_some(model: Model) -> Run:
-    """Inferences of a model that has fewer inputs than the session's."""
-    names = [end.name for end in model.input_info]
-
-    def run(feed: Feed, out: Any = None) -> dict[str, NDArray[Any]]:
-        return model.run({name: feed[name] for name in names}, out)
-
-    return run
-
-
 def loaded(found: PreparedNetwork, threads: int, memory: str) -> Model:
     """A prepared network, ready to run. Raises ArtifactError."""
     from autotune.network.runtime.loading import model_of, read_artifact

@@ -1,4 +1,10 @@
-"""⑪ What a session knows of the calls of one network: of one shape, or of all sizes."""
+"""⑪ What a session knows of the calls of one network: of one shape, or of all sizes.
+
+    waiting ─begin─► compiling ─load─► loaded ─adopt─► compiled ─(grows: load)─► loaded
+       ▲────────wait───────┘              └──refuse──► onnxruntime ◄──refuse──┘
+
+`NEXT` has all transitions; each is one method of `Entry`, called under the lock of its session.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from numpy.typing import NDArray
 
 from autotune.ort.contest import Contest
-from autotune.ort.request import Run, SessionRequest
+from autotune.ort.request import Feed, Run, SessionRequest
 from autotune.ort.sizes import AllSizes
 
 if TYPE_CHECKING:
     from autotune.network.runtime.ragged import RaggedPorts
+    from autotune.network.runtime.runtime import Model
 
 Arrays: TypeAlias = "Mapping[str, NDArray[Any]]"
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
@@ -28,6 +35,17 @@ class ShapeState(StrEnum):
     LOADED = "loaded"
     COMPILED = "compiled"
     ONNXRUNTIME = "onnxruntime"
+
+
+_WAITING, _COMPILING, _LOADED, _COMPILED, _ONNXRUNTIME = ShapeState
+NEXT: Mapping[ShapeState, tuple[ShapeState, ...]] = {
+    _WAITING: (_COMPILING, _LOADED, _ONNXRUNTIME),
+    _COMPILING: (_WAITING, _LOADED, _ONNXRUNTIME),
+    _LOADED: (_COMPILED, _ONNXRUNTIME),
+    _COMPILED: (_WAITING, _LOADED, _ONNXRUNTIME),
+    _ONNXRUNTIME: (),
+}
+"""Other states that may follow each: docs/drop-in.md says when."""
 
 
 @dataclass(slots=True)
@@ -44,7 +62,7 @@ class Entry:
     shapes: Shapes
     values: Arrays = field(default_factory=dict)
     sizes: AllSizes | None = None
-    state: ShapeState = ShapeState.WAITING
+    state: ShapeState = _WAITING
     n_calls: int = 0
     reason: str = ""
     example: Arrays | None = None
@@ -55,6 +73,38 @@ class Entry:
     n_bytes: int = 0
     used: tuple[int, int] = (0, 0)
     left: int = 0
+
+    def begin(self) -> None:
+        """A network is being compiled; one that grows goes on to answer."""
+        if not self.is_growing:
+            self._to(_COMPILING)
+
+    def wait(self) -> None:
+        """Another network is to be compiled, with sizes that are held."""
+        self._to(_WAITING)
+
+    def load(self, model: Model, n_bytes: int) -> None:
+        """A network is there, and waits for a call to be compared with ONNX Runtime."""
+        self._to(_LOADED)
+        self.run = run_of_some(model) if self.values else model.run
+        self.rows, self.n_bytes, self.is_growing = model.ragged_ports, n_bytes, False
+        if self.sizes is not None:
+            self.sizes.adopt(model.input_info)
+
+    def adopt(self) -> None:
+        """It agrees with ONNX Runtime, and answers."""
+        self._to(_COMPILED)
+        self.example, self.n_calls = None, 0
+
+    def refuse(self, reason: str) -> None:
+        """ONNX Runtime answers from now on."""
+        self._to(_ONNXRUNTIME)
+        self.reason, self.is_growing = reason, False
+        self.example = self.run = None
+
+    def _to(self, state: ShapeState) -> None:
+        assert state in (self.state, *NEXT[self.state]), f"{self.state} is not followed by {state}"
+        self.state = state
 
     @property
     def live(self) -> list[Contest]:
@@ -86,3 +136,13 @@ class Entry:
             check_inputs=example or None,
             ragged=self.sizes is not None and model.is_packed(self.sizes),
         )
+
+
+def run_of_some(model: Model) -> Run:
+    """Inferences of a model that has fewer inputs than the session's."""
+    names = [end.name for end in model.input_info]
+
+    def run(feed: Feed, out: Any = None) -> dict[str, NDArray[Any]]:
+        return model.run({name: feed[name] for name in names}, out)
+
+    return run

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
+from types import ModuleType, new_class
 from typing import Any
 
 _OWN = {"install": "autotune.ort.stand_in", "uninstall": "autotune.ort.stand_in"}
@@ -17,6 +18,17 @@ _OVER = {
 """Names of classes over onnxruntime's own, and the functions that make them."""
 SUBMODULES = ("capi", "transformers")
 """Of onnxruntime, which are there without it: see the folder `submodules`."""
+
+
+OverAny: Any = object
+"""Base of methods that `class_over` puts in front of a class of onnxruntime's."""
+
+
+@cache
+def class_over(own: type, package: Any, name: str) -> type:
+    """onnxruntime's class of that name behind methods of `own`, which know the `package`."""
+    found = {"__module__": "autotune.ort", "__doc__": own.__doc__, "package": package}
+    return new_class(name, (own, getattr(package, name)), exec_body=lambda new: new.update(found))
 
 
 def installed() -> ModuleType | None:

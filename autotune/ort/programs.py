@@ -7,9 +7,7 @@ One network is for all sizes of a model's open dimensions, up to mosts that grow
 bound by their values. What is called for the first time is compiled and checked in the background,
 then run once beside the session's own ONNX Runtime, and from then on answers if it gave the same
 and is faster. What comes later is compiled from the second call on, what is called most first.
-
-    waiting ─(a call)─► compiling ─► loaded ─(compared)─► compiled ─(beyond its mosts)─► compiling …
-       └──────────────────────┴─────────┴─────────────────────┴─► onnxruntime, with a reason
+States of a network are in `entries`, its calls in `dispatch`; jobs and their answers are here.
 """
 
 from __future__ import annotations
@@ -21,14 +19,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.errors import AutotuneError, LogMismatch, UsageError
-from autotune.ort.adopting import copied, disagreement, loaded, run_of_some, shapes_of
+from autotune.ort.adopting import copied, disagreement, loaded, shapes_of
 from autotune.ort.background import background
 from autotune.ort.contest import Contest
+from autotune.ort.dispatch import ALL_SIZES, UNKNOWN, Dispatch, Key
 from autotune.ort.entries import Arrays, Entry, Shapes, ShapeState
 from autotune.ort.failures import remembered
 from autotune.ort.request import (
@@ -52,20 +51,13 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("autotune")
 
-Key: TypeAlias = tuple[Any, ...]
-"""Shapes of the open inputs, or `_ALL_SIZES`, then the bytes of those that decide."""
-
 _LEAST_CALLS = 2
 """Of a shape that is not the first one, before it is compiled."""
-_ALL_SIZES = "all sizes"
 _MOST_FAMILIES = 2
 """Values of inputs that decide for each of which one network is for all sizes."""
-_MOST_KEYS = 4096
-"""Shapes whose networks are known at once; then all are forgotten, which costs microseconds."""
 _OUTSIDE = "nodes run in ONNX Runtime"
 """Note of `compile` on fallback nodes; lines with their reasons follow it."""
 _CHANGED = "its file has changed since the session was made"
-_UNKNOWN: Any = object()
 
 
 class Mode(StrEnum):
@@ -107,16 +99,11 @@ class Programs:
         self.reason = ""
         self.n_compilations = 0
         self._theirs, self._is_loaded, self._when_idle = theirs, is_loaded, when_idle
-        self._inputs = tuple(name for name in shapes if name not in request.constants)
-        self._open = tuple(n for n in self._inputs if _is_open(shapes[n]))
-        self._fixed = {n: tuple(shapes[n]) for n in self._inputs if n not in self._open}
-        self._deciding: tuple[str, ...] = ()
+        self._calls = Dispatch(shapes, request.constants)
         self._sizes: OpenSizes | None = None
         self._one_by_one: set[Key] = set()
         self._is_known = False
         self._named = bool(request.dims)
-        self._only: Contest | None = None
-        self._runs: dict[Key, Contest | None] = {}
         self._entries: dict[Key, Entry] = {}
         self._jobs: dict[int, Key | None] = {}
         self._files: tuple[str, ...] = ()
@@ -134,13 +121,10 @@ class Programs:
 
     def at(self, feed: Feed) -> Contest | None:
         """Dispatch of a call; None for ONNX Runtime."""
-        if self._only is not None:
-            return self._only
-        try:
-            run = self._runs.get(self._key(feed), _UNKNOWN)
-        except (KeyError, AttributeError, TypeError):
-            return None
-        return self._missed(feed) if run is _UNKNOWN else run
+        if self._calls.only is not None:
+            return self._calls.only
+        contest = self._calls.at(feed)
+        return self._missed(feed) if contest is UNKNOWN else contest
 
     def models(self) -> list[Run]:
         """Compiled networks that answer."""
@@ -159,45 +143,37 @@ class Programs:
 
     # Calls
 
-    def _key(self, feed: Feed) -> Key:
-        shapes = [feed[name].shape for name in self._open]
-        if self._deciding:
-            shapes += [np.asarray(feed[name]).tobytes() for name in self._deciding]
-        return tuple(shapes)
-
-    def _shapes(self, arrays: Arrays) -> Shapes:
-        return {n: a.shape for n, a in arrays.items() if n not in self._deciding}
-
     def _missed(self, feed: Feed) -> Contest | None:
         """A call that nothing is compiled for yet: ONNX Runtime says so if it is a wrong one."""
         if self.reason or (not self._is_known and self._example is not None):
             return None
-        arrays: dict[str, Any] = {name: feed.get(name) for name in self._inputs}
+        arrays: dict[str, Any] = {name: feed.get(name) for name in self._calls.inputs}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
             return None
         # a call never waits for the background, whose lock a forked child would never get
         if not self._lock.acquire(blocking=self.setting.mode is Mode.WAIT):
             return None
         try:
-            is_wanted = self._noted(self._key(arrays), arrays)
+            is_wanted = self._noted(self._calls.key(arrays), arrays)
         finally:
             self._lock.release()
         if is_wanted:
             self._work()
-        return self._runs.get(self._key(arrays))
+        contest = self._calls.at(arrays)
+        return None if contest is UNKNOWN else contest
 
     def _noted(self, key: Key, arrays: Arrays) -> bool:
         """Count a call. Gives whether there is work for it."""
         if not self._is_known:
             self._example = copied(arrays)
             return False
-        entry, shapes = self._entry(key, arrays), self._shapes(arrays)
+        entry, shapes = self._entry(key, arrays), self._calls.shapes(arrays)
         is_new = entry.sizes is not None and entry.sizes.note(arrays) and self._may_pack
         if entry.state is ShapeState.ONNXRUNTIME:
-            self._dispatch(key, None)
+            self._calls.put(key, None)
             return False
         if entry.state is ShapeState.COMPILED and entry.takes(shapes) and not is_new:
-            self._dispatch(key, entry.contest(shapes, self._is_held))
+            self._calls.put(key, entry.contest(shapes, self._is_held))
             return False
         entry.n_calls += 1
         is_wanted = is_new or self._is_wanted(entry, shapes)
@@ -214,19 +190,13 @@ class Programs:
     def _is_held(self) -> bool:
         return self.setting.mode is not Mode.WAIT
 
-    def _dispatch(self, key: Key, contest: Contest | None) -> None:
-        if len(self._runs) >= _MOST_KEYS:
-            self._runs.clear()
-        self._runs[key] = contest
-
     def _entry(self, key: Key, arrays: Arrays) -> Entry:
         """That of the very shapes of a call, else of all sizes, else a new one."""
         if key in self._entries:
             return self._entries[key]
-        shapes = self._shapes(arrays)
-        at = (_ALL_SIZES, *key[len(self._open) :])
+        shapes, values = self._calls.shapes(arrays), self._calls.values(arrays)
+        at = self._calls.family(key)
         entry = self._entries.get(at)
-        values = {name: arrays[name].copy() for name in self._deciding}
         if entry is None and self._sizes is not None and at not in self._one_by_one:
             n_families = sum(entry.sizes is not None for entry in self._entries.values())
             if n_families < _MOST_FAMILIES:
@@ -278,8 +248,8 @@ class Programs:
             key, job = chosen
             self._jobs[id(job)] = key
             entry = self._entries.get(key) if key is not None else None
-            if entry is not None and not entry.is_growing:
-                entry.state = ShapeState.COMPILING
+            if entry is not None:
+                entry.begin()
             return job
 
     def _chosen_job(self) -> tuple[Key | None, BackgroundJob] | None:
@@ -290,8 +260,8 @@ class Programs:
             return None, BackgroundJob(FACTS, self.request)
         if self._named:
             return None, BackgroundJob(ARTIFACT, self.request, store)
-        if not self._open and not self._deciding and not self._entries:
-            self._entries[()] = Entry(self._fixed)
+        if self._calls.is_static and not self._entries:
+            self._entries[()] = Entry(self._calls.fixed)
         waiting = [key for key, entry in self._entries.items() if self._is_ready(entry)]
         if not waiting:
             return None
@@ -299,9 +269,8 @@ class Programs:
         return key, BackgroundJob(ARTIFACT, self._entries[key].request(self.request), store)
 
     def _is_ready(self, entry: Entry) -> bool:
-        is_static = not self._open and not self._deciding
         is_waiting = entry.state is ShapeState.WAITING or entry.is_growing
-        return is_waiting and (is_static or entry.example is not None)
+        return is_waiting and (self._calls.is_static or entry.example is not None)
 
     def take(self, job: BackgroundJob, found: Found) -> None:
         """The answer to a job."""
@@ -320,8 +289,7 @@ class Programs:
 
     def _take_facts(self, facts: Facts) -> None:
         with self._lock:
-            self._deciding = tuple(n for n in self._inputs if n in facts.deciding)
-            self._open = tuple(n for n in self._open if n not in self._deciding)
+            self._calls.decide(facts.deciding)
             log = Path(facts.log) if facts.log else None
             self.request = replace(
                 self.request, log=log, threads=facts.threads, n_running=facts.n_running
@@ -339,7 +307,7 @@ class Programs:
 
     def _begin(self, example: Arrays, n_calls: int) -> None:
         """Have a network compiled for a call."""
-        entry = self._entry(self._key(example), example)
+        entry = self._entry(self._calls.key(example), example)
         entry.example, entry.n_calls = example, n_calls
 
     def _take_failure(self, key: Key | None, failure: Failure) -> None:
@@ -353,7 +321,7 @@ class Programs:
         with self._lock:
             entry = self._entries[key]
             if failure.is_of_sizes and entry.sizes is not None and entry.sizes.hold():
-                entry.state = ShapeState.WAITING
+                entry.wait()
                 return
             LOGGER.info("%s: sizes are compiled one by one: %s", self.request.name, failure.line)
             example, entry.example, entry.is_growing = entry.example, None, False
@@ -381,13 +349,9 @@ class Programs:
             for model in network.variants:
                 entry = self._entry_of(key, model)
                 self._forget(entry)
-                entry.run = run_of_some(model) if entry.values else model.run
-                entry.state, entry.is_growing = ShapeState.LOADED, False
-                entry.rows = model.ragged_ports
-                entry.n_bytes = network.n_bytes // len(network.variants)
-                if entry.sizes is not None:
-                    entry.sizes.adopt(model.input_info)
-                if entry.example is not None and not entry.takes(self._shapes(entry.example)):
+                entry.load(model, network.n_bytes // len(network.variants))
+                example = entry.example
+                if example is not None and not entry.takes(self._calls.shapes(example)):
                     entry.example = None
         self._warn()
 
@@ -396,9 +360,9 @@ class Programs:
         if key is not None:
             return self._entries[key]
         shapes, sizes = shapes_of(model), None
-        at: Key = tuple(shapes[name] for name in self._open)
+        at: Key = tuple(shapes[name] for name in self._calls.open)
         if model.artifact.lengths:
-            at, sizes = (_ALL_SIZES,), AllSizes(self._sizes or OpenSizes({}, {}), is_final=True)
+            at, sizes = (ALL_SIZES,), AllSizes(self._sizes or OpenSizes({}, {}), is_final=True)
         return self._entries.setdefault(at, Entry(shapes, sizes=sizes))
 
     # Outcomes
@@ -421,11 +385,11 @@ class Programs:
 
     def _adopt(self, key: Key, entry: Entry, example: Arrays) -> None:
         with self._lock:
-            entry.state, entry.example, entry.n_calls = ShapeState.COMPILED, None, 0
-            contest = entry.contest(self._shapes(example), self._is_held)
-            self._dispatch(self._key(example), contest)
-            if not self._open and not self._deciding:
-                self._only = contest
+            entry.adopt()
+            contest = entry.contest(self._calls.shapes(example), self._is_held)
+            self._calls.put(self._calls.key(example), contest)
+            if self._calls.is_static:
+                self._calls.only = contest
             self._make_room(key)
 
     def _make_room(self, newest: Key) -> None:
@@ -448,24 +412,20 @@ class Programs:
 
     def lose(self, contest: Contest) -> None:
         """Let ONNX Runtime answer calls at which it has been faster again and again."""
-        self._only = None
         with self._lock:
+            self._calls.lose(contest)
             for key, entry in list(self._entries.items()):
                 lost = [kind for kind, known in entry.contests.items() if known is contest]
                 if not lost:
                     continue
                 entry.contests |= dict.fromkeys(lost)
-                for at in [at for at, known in self._runs.items() if known is contest]:
-                    self._runs[at] = None
                 if not entry.live:
                     self._refuse(key, f"compiled it takes {contest.ratio or 0.0:.2f} x the time")
 
     def _forget(self, entry: Entry) -> None:
         """Dispatch the calls of a network anew."""
-        gone = set(map(id, entry.live))
+        self._calls.forget(entry.live)
         entry.contests = {}
-        for at in [at for at, known in self._runs.items() if id(known) in gone]:
-            del self._runs[at]
 
     def _leave(self, key: Key | None, reason: str) -> None:
         if key is None:
@@ -479,9 +439,8 @@ class Programs:
         with self._lock:
             entry = self._entries[key]
             self._forget(entry)
-            entry.state, entry.reason, entry.is_growing = ShapeState.ONNXRUNTIME, reason, False
-            entry.example = entry.run = None
-        if not self._open and not self._deciding:
+            entry.refuse(reason)
+        if self._calls.is_static:
             self.give_up(reason)
 
     def give_up(self, reason: str) -> None:
@@ -499,8 +458,3 @@ class Programs:
         if outside and not self._is_warned:
             self._is_warned = True
             LOGGER.warning("%s: %s", self.request.name, " ".join(outside))
-
-
-def _is_open(shape: Sequence[Any]) -> bool:
-    """Whether extents are not known, or the rank: ONNX Runtime says () for unknown ones too."""
-    return not shape or not all(isinstance(n, int) for n in shape)

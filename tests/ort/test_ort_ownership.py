@@ -173,7 +173,7 @@ def test_values_of_a_binding_are_written_by_every_run(turn: str, rng: np.random.
     session = SESSIONS["compiled"](data)
     reference = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     session.run(None, {"x": np.ones((2, WIDTH), "f4")})
-    contest = session._programs._only
+    contest = session._programs._calls.only
     for _ in range(6):
         binding = session.io_binding()
         for name in NAMES:
