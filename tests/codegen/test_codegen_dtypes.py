@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from autotune import te
 from autotune.codegen.compile import assembly
 from autotune.dtypes import DTYPES
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.schedule.steps import Annotate, Split, Steps
 from autotune.target import Target, host_target, parse_target
 from autotune.target.isa import Isa
 from autotune.te.evaluate import evaluate
+from tests.loopir.interp import interpret
 from tests.schedule.running import run_compiled
 
 pytestmark = pytest.mark.target

@@ -13,7 +13,6 @@ from autotune.codegen.emission.emit import emit_program
 from autotune.codegen.emission.lanes import NEAR_STRIDES, strided
 from autotune.codegen.emission.text import I64, PTR, FunctionBuilder, Module, Value, vector
 from autotune.errors import CodegenError
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import (
     Alloc,
@@ -66,6 +65,7 @@ from autotune.te.expr import (
     mul,
     sub,
 )
+from tests.loopir.interp import interpret
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import gemm
 

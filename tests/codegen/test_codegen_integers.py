@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from autotune import te
 from autotune.errors import DefinitionError
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.python_text import print_python
 from autotune.schedule.steps import Annotate, Reorder, Split, Steps
 from autotune.target import host_target, parse_target, runs_here
 from autotune.te.evaluate import evaluate
+from tests.loopir.interp import interpret
 from tests.schedule.running import run_compiled
 
 pytestmark = pytest.mark.target

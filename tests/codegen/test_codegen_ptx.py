@@ -19,10 +19,9 @@ import pytest
 from autotune import te
 from autotune.api.te.schedule import Schedule
 from autotune.api.te.task import Task
-from autotune.codegen.ptx import GPU
 from autotune.dtypes import DTYPES
 from autotune.errors import CodegenError, ScheduleError
-from autotune.loopir.interp import InvalidAccess, interpret
+from autotune.gpu.ptx import GPU
 from autotune.loopir.launch import launches
 from autotune.loopir.nodes import Alloc, Barrier, Body, For
 from autotune.loopir.python_text import print_python
@@ -33,6 +32,7 @@ from autotune.te.evaluate import evaluate
 from autotune.te.expr import Axis, Call, Expr, Load, Tensor, add, cast
 from autotune.te.intrinsics import INTRINSICS
 from autotune.te.language import dag_of
+from tests.loopir.interp import InvalidAccess, interpret
 from tests.schedule.gpu_schedules import KINDS
 from tests.schedule.gpu_threads import run_as_threads
 from tests.schedule.running import Array, assert_close, random_inputs

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.python_text import print_python
 from autotune.schedule.steps import Annotate, Split
@@ -35,6 +34,7 @@ from autotune.te.expr import (
     sub,
 )
 from tests.codegen.test_codegen_math import AVX2, AVX512
+from tests.loopir.interp import interpret
 from tests.schedule.running import run_compiled
 
 Array = NDArray[Any]

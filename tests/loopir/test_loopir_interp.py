@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.loopir.interp import InvalidAccess, interpret
 from autotune.loopir.nodes import Alloc, Body, Buffer, For, If, Kernel, Packing, Program, Store
 from autotune.loopir.python_text import PythonNames, print_python
 from autotune.strides import dense
@@ -25,6 +24,7 @@ from autotune.te.expr import (
     maximum,
     mul,
 )
+from tests.loopir.interp import InvalidAccess, interpret
 from tests.schedule.random_schedules import lowered
 from tests.schedule.running import assert_close, random_inputs
 from tests.schedule.small_dags import ALL

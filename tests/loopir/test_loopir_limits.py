@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from autotune.errors import ScheduleError
-from autotune.loopir.interp import interpret
 from autotune.loopir.limited_stores import limited, with_limited_stores
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
@@ -22,6 +21,7 @@ from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import counted, evaluate
 from autotune.te.expr import Axis, add, compare, f32, select
 from autotune.te.validate import require_valid
+from tests.loopir.interp import interpret
 from tests.loopir.limited_tasks import MOST, TASKS, Sizes, values
 from tests.schedule.random_schedules import random_steps
 from tests.schedule.running import Array, assert_close, run_compiled

@@ -7,7 +7,6 @@ from typing import TypeGuard
 import pytest
 
 from autotune.errors import ScheduleError
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Alloc, For, If, Program, Stmt, Store
 from autotune.loopir.verify import verify
@@ -27,6 +26,7 @@ from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Axis, Const, Reduce, Var, add, f32, floordiv, idx, mul
+from tests.loopir.interp import interpret
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import conv, gemm, max_pool
 

@@ -13,7 +13,6 @@ from autotune.api.te.schedule import Schedule
 from autotune.cli.explain import command
 from autotune.errors import CodegenError, ScheduleError, UsageError
 from autotune.loopir import lower as pipeline
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import PASSES, Pass, lower, stages
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import If, PrefetchLine, Program
@@ -23,6 +22,7 @@ from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG
+from tests.loopir.interp import interpret
 from tests.loopir.test_loopir_predicate_hoisting import rows_of
 from tests.schedule.random_schedules import random_steps
 from tests.schedule.running import random_inputs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import For, Program, Stmt, Store
 from autotune.loopir.verify import verify
@@ -15,6 +14,7 @@ from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Axis, Reduce, Select, walk
+from tests.loopir.interp import interpret
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import softmax
 

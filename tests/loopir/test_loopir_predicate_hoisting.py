@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from autotune.codegen.emission.emit import emit_program
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import For, If, Program, Store
 from autotune.loopir.verify import verify
@@ -35,6 +34,7 @@ from autotune.te.expr import (
     variables,
     walk,
 )
+from tests.loopir.interp import interpret
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import attention_below, conv, inside, max_pool
 

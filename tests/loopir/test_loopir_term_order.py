@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import stages
 from autotune.loopir.nodes import Alloc, Program
 from autotune.loopir.visitor import statements
@@ -13,6 +12,7 @@ from autotune.search.cost.analysis import analyse
 from autotune.search.sketch import generate_sketches
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import Axis, Const, Expr, Reduce, binary, cast
+from tests.loopir.interp import interpret
 from tests.schedule.running import random_inputs
 from tests.targets import BF16
 

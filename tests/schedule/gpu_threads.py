@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.memory import aligned
-from autotune.codegen.ptx import gpu_module
+from autotune.gpu.ptx import gpu_module
 from autotune.loopir.launch import launches
 from autotune.loopir.nodes import Program
 

@@ -17,12 +17,12 @@ from autotune.codegen.image.jit import Library
 from autotune.codegen.memory import aligned
 from autotune.codegen.pack import pack
 from autotune.dtypes import DTYPES
-from autotune.loopir.interp import interpret
 from autotune.loopir.nodes import Buffer, Program
 from autotune.loopir.verify import verify
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import derive
+from tests.loopir.interp import interpret
 
 Array = NDArray[Any]
 GUARD_BYTES = 256

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from autotune.errors import ScheduleError
 from autotune.loopir.in_place import replaceable
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
 from autotune.schedule.exact import exact_steps
@@ -24,6 +23,7 @@ from autotune.target import host_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Axis, Reduce, add, f32, idx, maximum, mul
+from tests.loopir.interp import interpret
 from tests.schedule.running import assert_close, assert_computes, random_inputs, run_compiled
 from tests.schedule.small_dags import conv
 

@@ -7,7 +7,6 @@ import pytest
 
 from autotune.dtypes import DTYPES
 from autotune.errors import ScheduleError
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.verify import verify
 from autotune.schedule.filtering import Matrix, filtering
@@ -20,6 +19,7 @@ from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.evaluate import derive, evaluate
 from autotune.te.expr import Axis, Const, Reduce, add, cast, idx, maximum, mul
+from tests.loopir.interp import interpret
 from tests.schedule.running import assert_close, assert_computes, random_inputs, run_compiled
 from tests.schedule.small_dags import conv
 from tests.targets import AVX2, BF16

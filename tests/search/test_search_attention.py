@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from autotune.codegen.compile import assembly
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import PrefetchLine
 from autotune.loopir.verify import verify
@@ -23,6 +22,7 @@ from autotune.te.chains import row_chain
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Axis, Reduce, cast, mul
+from tests.loopir.interp import interpret
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import attention, gemm, normalised_products, softmax, two_convs
 from tests.search.random_rows import assert_random_rows_compute

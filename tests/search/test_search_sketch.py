@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from autotune.errors import ScheduleError
-from autotune.loopir.interp import interpret
 from autotune.loopir.lower import lower
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import ComputeInline, Parallel, steps_text
@@ -24,6 +23,7 @@ from autotune.target import Target
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
 from autotune.te.expr import Axis, add, binary, call, f32, mul
+from tests.loopir.interp import interpret
 from tests.schedule.running import assert_close, random_inputs
 from tests.schedule.small_dags import ALL, conv, gemm, softmax
 from tests.targets import AVX2, AVX512

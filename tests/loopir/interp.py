@@ -1,4 +1,4 @@
-"""④ The reference interpreter of loop IR: its semantics, and the oracle of code generation.
+"""The reference interpreter of loop IR: its semantics, and the oracle of code generation.
 
 It executes the text of `autotune.loopir.python_text` over checked memory. A statement is evaluated
 in float64 and rounded once, where it stores; loads that a Select does not choose are not made.
