@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from autotune.brief import brief, brief_value
 from autotune.codegen.compile import assembly, optimised_module
-from autotune.codegen.ptx import ptx
 from autotune.errors import ScheduleError, UsageError
 from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
@@ -447,5 +447,5 @@ _SOURCES: dict[str, Callable[[Program, Target], str]] = {
     "python": lambda program, target: print_python(program),
     "llvm": lambda program, target: str(optimised_module(program, target)),
     "asm": assembly,
-    "ptx": lambda program, target: ptx(program),
+    "ptx": lambda program, target: str(import_module("autotune.gpu.ptx").ptx(program)),
 }

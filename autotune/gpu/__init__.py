@@ -1,0 +1,1 @@
+"""⑤ Satellite: text of kernels for GPUs, of schedules whose loops are bound; no search."""
