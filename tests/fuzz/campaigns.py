@@ -87,6 +87,7 @@ CAMPAIGNS: dict[str, tuple[Callable[[int], Any], str]] = {
     "reported models": (reported.question, "tests.fuzz.judging:judged"),
     "logs": (int, "tests.fuzz.logs:judged"),
     "artifacts": (int, "tests.fuzz.artifacts:judged"),
+    "contexts": (int, "tests.fuzz.contexts:judged"),
     "decoders": (int, "tests.fuzz.decoders:judged"),
     "open models": (int, "tests.fuzz.open_models:judged"),
     "forests and strings": (int, "tests.fuzz.forests:judged"),

@@ -56,6 +56,7 @@ def main(
         "damaged models": n_models,
         "logs": n_logs,
         "artifacts": n_artifacts,
+        "contexts": n_artifacts,
         "decoders": n_decoders,
         "open models": n_open,
         "forests and strings": n_forests,

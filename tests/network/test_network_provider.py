@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -27,133 +26,7 @@ from tests.cli.conftest import mlp
 from tests.forking import Cli
 from tests.hybrid_models import DETECTOR, TREES
 from tests.hybrid_models import saved as hybrid
-
-HEAD = '<ir_version: 9, opset_import: ["" : 17]>'
-MODELS = {
-    "lengths": (
-        """f (float[b, 64] x, float[b] s) => (float[b, 64] y, float[b] z) {
-            y = Relu(x)  a = Constant<value_ints = [-1]>()
-            t = ReduceSum<keepdims = 0>(y, a)  z = Add(t, s) }""",
-        {"b": "..16"},
-    ),
-    "halves": (
-        "f (float16[5, 33] x, bool[4] m) => (float16[5, 33] y, bool[4] n) "
-        "{ y = Softmax(x) n = Not(m) }",
-        None,
-    ),
-    "cache": (  # a decoder's step whose cache is an input and an output
-        """f (float[1, 1, 8] x, float[1, past, 8] past_key) => (float[1, 1, 8] y,
-                float[1, total, 8] present_key) {
-            present_key = Concat<axis = 1>(past_key, x)
-            t = Transpose<perm = [0, 2, 1]>(present_key)
-            s = MatMul(x, t)  p = Softmax(s)  y = MatMul(p, present_key) }""",
-        {"past": "..32"},
-    ),
-    "halved": (  # lengths that the network computes, and such that data decide
-        """f (float[1, 2, w] x) => (float[1, 2, v] y) {
-            y = MaxPool<kernel_shape = [3], strides = [2], pads = [1, 1]>(x) }""",
-        {"w": "..32"},
-    ),
-    "chosen": (
-        """f (float[2, 9] x) => (int64[2, k] y) {
-            g = Constant<value_float = 0.0>()  b = Greater(x, g)  y = NonZero(b) }""",
-        None,
-    ),
-}
-_CHILD = """
-import json, sys
-import numpy as np, onnxruntime as ort
-
-ort.set_default_logger_severity(4)
-ort.register_execution_provider_library("autotune", sys.argv[1])
-devices = [d for d in ort.get_ep_devices() if d.ep_name == "AutotuneExecutionProvider"]
-for line in sys.stdin:
-    path, options, feeds = json.loads(line)
-    is_told = options.pop("told", "")
-    try:
-        settings = ort.SessionOptions()
-        settings.enable_profiling, settings.profile_file_prefix = bool(is_told), is_told
-        settings.add_provider_for_devices(devices, options)
-        session = ort.InferenceSession(path, settings)
-        given = {n: np.array(v, d).reshape(s) for n, v, d, s in feeds}
-        found = [x.tolist() for x in session.run(None, given)]
-        if is_told:
-            found.append("AutotuneExecutionProvider" in open(session.end_profiling()).read())
-    except Exception as error:
-        found = str(error)
-    print(json.dumps(found), flush=True)
-"""
-
-
-def parsed(text: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f"{HEAD} {text}")
-
-
-def exported(name: str, folder: Path, **options: Any) -> Path:
-    """The folder of a model's library, with the model beside it."""
-    text, dims = MODELS[name]
-    model = folder / f"{name}.onnx"
-    onnx.save(parsed(text), model)
-    done = autotune.compile(model, dims=dims, check=False, threads=2)
-    out = folder / "out"
-    autotune.export(done.artifact, out, "net", onnx=True, original=model, **options)
-    return out
-
-
-def inputs_of(name: str, n: int) -> dict[str, np.ndarray[Any, Any]]:
-    rng = np.random.default_rng(n)
-    if name == "halves":
-        return {"x": rng.standard_normal((5, 33)).astype(np.float16), "m": rng.random(4) > 0.5}
-    if name == "cache":
-        past, x = ((1, n, 8), (1, 1, 8))
-        return {
-            "x": rng.standard_normal(x).astype(np.float32),
-            "past_key": rng.standard_normal(past).astype(np.float32),
-        }
-    if name in ("halved", "chosen"):
-        shape = (1, 2, n) if name == "halved" else (2, 9)
-        return {"x": rng.standard_normal(shape).astype(np.float32)}
-    return {
-        "x": rng.standard_normal((n, 64)).astype(np.float32),
-        "s": rng.standard_normal(n).astype(np.float32),
-    }
-
-
-class Client:
-    """A process that ONNX Runtime and the provider live in; asked by lines."""
-
-    def __init__(self, provider: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(provider)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-
-    def __call__(
-        self, folder: Path, feeds: dict[str, Any], model: str = "net_ctx.onnx", **options: str
-    ) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        given = [(n, x.tolist(), str(x.dtype), x.shape) for n, x in feeds.items()]
-        print(
-            json.dumps([str(folder / model), options, given]), file=self.process.stdin, flush=True
-        )
-        line = self.process.stdout.readline()
-        assert line, "the host process is gone"
-        return json.loads(line)
-
-
-@pytest.fixture(scope="module")
-def client() -> Any:
-    pytest.importorskip("onnxruntime", minversion="1.23")
-    made = Client(autotune.onnxruntime_provider())
-    with made.process:
-        yield made
-        made.process.kill()
-
-
-@pytest.fixture(scope="module")
-def lengths(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return exported("lengths", tmp_path_factory.mktemp("lengths"))
+from tests.network.provider_client import MODELS, Client, changed, exported, inputs_of, parsed
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -193,62 +66,6 @@ def test_a_length_that_the_network_does_not_take_is_told(lengths: Path, client: 
         assert "b from 1 to 16" in said
     feeds = inputs_of("lengths", 3) | {"s": np.zeros(4, np.float32)}
     assert "autotune: net: " in client(lengths, feeds)
-
-
-def changed(folder: Path, to: Path, **attributes: str) -> Path:
-    """A copy of an export whose node has other attributes."""
-    shutil.copytree(folder, to)
-    model = onnx.load(to / "net_ctx.onnx")
-    for a in model.graph.node[0].attribute:
-        if a.name in attributes:
-            a.s = attributes[a.name].encode()
-    onnx.save(model, to / "net_ctx.onnx")
-    return to
-
-
-FOREIGN = {
-    "a name that leaves the folder": {"ep_cache_context": "../out/libnet.so"},
-    "a path of the system": {"ep_cache_context": "/etc/passwd"},
-    "no name": {"ep_cache_context": ""},
-    "another file": {"ep_cache_context": "net.h"},
-    "a file that is not there": {"ep_cache_context": "libother.so"},
-    "another network": {"partition_name": "other"},
-    "no digest": {"notes": ""},
-    "another digest": {"notes": "1:2\nx\ns\ny\nz"},
-    "another provider": {"source": "OpenVINOExecutionProvider"},
-}
-
-
-@pytest.mark.parametrize("what", FOREIGN)
-def test_a_foreign_context_is_an_error_of_the_session(
-    what: str, lengths: Path, tmp_path: Path, client: Client
-) -> None:
-    folder = changed(lengths, tmp_path / "to", **FOREIGN[what])
-    said = client(folder, inputs_of("lengths", 3))
-    assert isinstance(said, str)
-    if "source" not in FOREIGN[what]:
-        assert "autotune: " in said
-        assert isinstance(client(folder, inputs_of("lengths", 3), fallback="1"), list) or (
-            "notes" in FOREIGN[what]
-        )
-
-
-def test_damaged_libraries_never_end_the_host(
-    lengths: Path, tmp_path: Path, client: Client
-) -> None:
-    whole = (lengths / "libnet.so").read_bytes()
-    rng = np.random.default_rng(7)
-    for n in range(20):
-        folder = tmp_path / str(n)
-        shutil.copytree(lengths, folder)
-        data = bytearray(whole)
-        if n % 2:
-            data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
-        else:
-            del data[int(rng.integers(len(data))) :]
-        (folder / "libnet.so").write_bytes(data)
-        assert "is damaged" in client(folder, inputs_of("lengths", 3))
-        assert isinstance(client(folder, inputs_of("lengths", 3), fallback="1"), list)
 
 
 @pytest.mark.parametrize("shape", [(3, 64), (64,), (3, 63)])

@@ -250,6 +250,7 @@ static OrtStatus *compile_whole(Node *node, const OrtNode *outer) {
   for (int k = 0; names && k < l->n_outputs; k++) names[l->n_inputs + k] = l->outputs[k].name;
   if (!told) told = joined(names, node->n_inputs, outer, 1, &node->given);
   if (!told) told = joined(names + node->n_inputs, node->n_outputs, outer, 0, &node->made);
+  if (!told) told = require_ports(l->outputs, node->made, node->n_outputs, outer, 0);
   free(names);
   node->name = strdup("model");
   node->library = l;

@@ -1,7 +1,7 @@
 """⑩ A model of ONNX whose one node is a compiled network: what ONNX Runtime calls an EPContext.
 
 The node names the exported library beside it, with its digest; ONNX Runtime's provider of this
-package runs it (`provider.c`). Symbolic dimensions are the lengths of the network.
+package runs it (`nodes.c`). Symbolic dimensions are the lengths of the network.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from autotune.work_folders import work_folder
 
 NAME = "AutotuneExecutionProvider"
 FILE = "libautotune_provider.so"
-_TEXTS = ("abi.h", "provider.c", "cached.c")
+_TEXTS = ("abi.h", "nodes.c", "calls.c", "provider.c", "cached.c")
 
 _INCLUDES = """\
 #define _GNU_SOURCE
