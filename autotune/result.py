@@ -61,7 +61,9 @@ class MeasureResult:
     `peaks`: FMA peak (fed from L1) in flops per second right after each of `times_s`, where that
     was asked for. `device`: the name of the machine, where it is one of several. `at`: of a task
     whose axes follow numbers of a call, what each of those numbers took that were timed; a repeat
-    is then one evaluation at each of them, and its time their geometric mean.
+    is then one evaluation at each of them, and its time their geometric mean. `pace`: of the
+    machine while these repeats were timed, as a share of the best rate that its threads had; 1
+    where it was near that. Those of a slow pace do not compare with others.
     """
 
     status: MeasureStatus
@@ -73,6 +75,7 @@ class MeasureResult:
     peaks: Annotated[tuple[float, ...], LEFT_OUT] = ()
     device: Annotated[str, LEFT_OUT] = ""
     at: Annotated[tuple[AtNumbers, ...], LEFT_OUT] = ()
+    pace: Annotated[float, within(0.0), LEFT_OUT] = 1.0
 
     @property
     def ok(self) -> bool:
@@ -83,6 +86,16 @@ class MeasureResult:
     def latency_s(self) -> float | None:
         """Median of the repeats, or None for a failed candidate."""
         return statistics.median(self.times_s) if self.ok else None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the machine was slow: then only results of the same batch compare."""
+        return self.pace < 1.0
+
+    @property
+    def at_full_pace_s(self) -> float | None:
+        """`latency_s`, less what a slow machine may have added to it."""
+        return self.latency_s and self.latency_s * self.pace
 
     @property
     def noise(self) -> float:

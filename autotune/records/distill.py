@@ -24,6 +24,8 @@ from autotune.result import AtNumbers, MeasureStatus
 UNSAFE = (MeasureStatus.WRONG_ANSWER, MeasureStatus.RUN_CRASH, MeasureStatus.INACCURATE)
 """Statuses after which a schedule is not chosen, whatever it did at other times."""
 
+_DISTURBED = 1.3
+
 Group: TypeAlias = tuple[str, str, int]  # workload key, target key, threads
 
 
@@ -148,11 +150,20 @@ def pooled(records: Sequence[MeasureRecord]) -> MeasureRecord:
     in_network = next((r.in_network for r in reversed(records) if r.in_network), None)
     alone = [r for r in records if r.is_alone] or records[:1]
     first = replace(alone[0], in_network=in_network)
+    alone = _undisturbed(alone)
     if len(alone) == 1:
-        return first
+        return replace(first, result=alone[0].result)
     times = tuple(chain.from_iterable(r.result.times_s for r in alone))
-    result = replace(first.result, times_s=times, at=_at_numbers(alone))
+    result = replace(alone[0].result, times_s=times, at=_at_numbers(alone))
     return replace(first, result=result)
+
+
+def _undisturbed(records: Sequence[MeasureRecord]) -> Sequence[MeasureRecord]:
+    """Those of several measurements of one schedule that another one does not refute: a machine
+    disturbs by more than `_DISTURBED` at times, and no program is faster than it is."""
+    least_s = min(r.result.latency_s or math.inf for r in records)
+    rest = [r for r in records if (r.result.latency_s or 0.0) <= _DISTURBED * least_s]
+    return rest or records
 
 
 def chosen_of(ranked: Sequence[MeasureRecord]) -> MeasureRecord:

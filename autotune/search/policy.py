@@ -219,6 +219,7 @@ class SketchPolicy:
         """Learn from measurements, live or replayed; schedules of unknown sketches are ignored.
 
         Inaccurate candidates count as failed ones: a latency that cannot be chosen is no example.
+        Those of a batch that the machine was slow in are examples for one another alone.
         """
         self._n_observed, self._n_asked = self._n_observed + len(results), 0
         for schedule, result in results:
@@ -226,13 +227,14 @@ class SketchPolicy:
             row = self._recognise(sketch, schedule.steps_json) if sketch else None
             if sketch is None or row is None:
                 continue
-            latency_s = self._measured[sketch.name][row.tobytes()] = result.latency_s
+            latency_s = self._measured[sketch.name][row.tobytes()] = result.at_full_pace_s
             if result.status is MeasureStatus.INACCURATE:
                 self._inaccurate[algorithm(sketch)] += 1
             if latency_s is not None:
                 self._elite_pool.enter(self.dag.key, sketch, row, latency_s)
                 of = self._features_of[sketch.name]
-                self.model.observe(self.dag.key, row[None], np.array([latency_s]), of)
+                alike = f"{self.dag.key} {self._n_observed}" if result.is_slow else self.dag.key
+                self.model.observe(alike, row[None], np.array([latency_s]), of)
 
     def _recognise(self, sketch: Sketch, text: str) -> Rows | None:
         if sketch.name not in self._recognisers:

@@ -82,7 +82,9 @@ def _rows(sketch: Sketch, records: Sequence[MeasureRecord]) -> tuple[Rows, Array
     recogniser = Recogniser(sketch)
     for record in records:
         row, latency_s = recogniser.row(record.steps_json), record.result.latency_s
-        if row is not None and latency_s is not None and not record.final:
+        if record.final or record.result.is_slow:
+            continue
+        if row is not None and latency_s is not None:
             found.append((row, latency_s))
     rows = [row for row, _ in found]
     times = np.array([latency_s for _, latency_s in found])

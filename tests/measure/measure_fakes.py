@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from autotune.codegen.compile import assemble
 from autotune.codegen.image.jit import Library
@@ -15,6 +15,7 @@ from autotune.errors import CodegenError, ScheduleError
 from autotune.loopir.nodes import Buffer, Kernel, Program
 from autotune.measure.build import BuiltProgram
 from autotune.measure.options import MeasureOptions
+from autotune.measure.processes.run_worker import RunHandler
 from autotune.schedule.steps import ComputeInline, Steps
 from autotune.strides import dense
 from autotune.target import Target, host_target
@@ -26,6 +27,13 @@ QUICK = MeasureOptions(
     n_builders=2, flush_bytes=1 << 16, run_timeout_s=1.0, build_timeout_s=1.0, repeat_wall_s=0.05
 )
 TARGET = host_target()
+
+
+def pinned_handler() -> Iterator[RunHandler]:
+    """A run worker's handler in this process, for a fixture."""
+    cores = os.sched_getaffinity(0)
+    yield RunHandler(TARGET, 1, QUICK)
+    os.sched_setaffinity(0, cores)  # the handler pins the thread that made it
 
 
 def double_dag(n: int = N) -> ComputeDAG:

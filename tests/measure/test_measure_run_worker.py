@@ -21,9 +21,7 @@ from autotune.te.expr import Axis, add, idx, sub
 
 @pytest.fixture
 def handler() -> Iterator[RunHandler]:
-    cores = os.sched_getaffinity(0)
-    yield RunHandler(fakes.TARGET, 1, fakes.QUICK)
-    os.sched_setaffinity(0, cores)  # the handler pins the thread that made it
+    yield from fakes.pinned_handler()
 
 
 def test_runs_on_one_core(handler: RunHandler) -> None:

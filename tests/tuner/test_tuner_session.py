@@ -407,7 +407,7 @@ def test_a_default_program_that_fails_is_compared_with_nothing(
 def test_the_default_program_is_a_finalist_unless_it_is_far_slower(
     harness: Callable[..., Harness],
 ) -> None:
-    for factor, is_final in ((1.25, True), (1.4, False)):
+    for factor, is_final in ((3.9, True), (4.1, False)):
         h = harness(Budget(trials=8), sizes=(8,))
         h.session.finals, h.session.default = True, default_of(7)
         h.measurer.curve = lambda i, f=factor: ok(f * 1e-3 if i == 7 else 1e-3)  # type: ignore[misc]
@@ -819,3 +819,21 @@ def test_what_was_drafted_is_measured_before_anything_is_proposed(
     list(h.session.events())
     assert tried(h) == [7, 9, 5, 0, 1, 2, 3, 4]
     assert [len(steps) for _, steps in h.measurer.calls] == [3, 4, 1]
+
+
+@pytest.mark.parametrize("pace", [0.5, 1.0])
+def test_a_default_that_a_slow_machine_measured_is_no_gain(
+    harness: Callable[..., Harness], pace: float
+) -> None:
+    h = harness(Budget(trials=24), sizes=(24,))
+    h.session.finals, h.session.default = True, default_of(7)
+
+    def measured(i: int) -> MeasureResult:
+        is_slow = h.clock[0] <= 100.0 + h.session.batch  # the first batch, a second a trial
+        return replace(ok(2e-3 if is_slow else 1e-3), pace=pace if is_slow else 1.0)
+
+    h.measurer.curve = measured
+    *_, last = h.session.events()
+    assert isinstance(last, SessionFinished)
+    assert last.totals.ratio == pytest.approx(1.0)
+    assert last.totals.untuned_s == pytest.approx(1e-3)

@@ -43,9 +43,9 @@ from autotune.measure.processes.process import Setup
 from autotune.measure.processes.supervisor import Handler
 from autotune.measure.timing.arena import Arena
 from autotune.measure.timing.driver import Driver, EvaluationPlan, TimedKernel
-from autotune.measure.timing.executor import Executor, SharedBlock
-from autotune.measure.timing.peak import MultiplyAddPeak
-from autotune.measure.timing.timing import repeat_in_turns
+from autotune.measure.timing.executor import Executors, SharedBlock, ThisProcess
+from autotune.measure.timing.peak import MultiplyAddPeak, full_pace
+from autotune.measure.timing.timing import in_rounds, repeat_in_turns
 from autotune.result import AtNumbers, MeasureResult, MeasureStatus
 from autotune.target import Target
 from autotune.te.at_numbers import NO_NUMBERS, Numbers, numbers_of, usual_numbers
@@ -55,6 +55,8 @@ Array = NDArray[Any]
 _CACHED_BYTES = 1 << 30
 """References of tasks are kept up to this size; the last one always."""
 
+_MOST_WAIT_S, _WAITS = 2.0, 5
+"""For all threads to run at full pace, and how many of these a time-out of a candidate has."""
 _PEAK_TURNS = 20_000
 """About 0.3 ms: as long as a kernel, and longer than most interrupts."""
 
@@ -62,12 +64,11 @@ _PEAK_TURNS = 20_000
 def serve_runs(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     """The handler of a run worker, of the arguments that `setup` gives."""
     target, n_threads = Target.from_json(arguments["target"]), arguments["n_threads"]
-    executor = None
+    executors: Executors = partial(ThisProcess, target)
     if blobs:
-        connection = connect(arguments["command"], bytes(blobs[0]))
-        executor = ProgramExecutor(connection, target, n_threads)
+        executors = partial(ProgramExecutor, connect(arguments["command"], bytes(blobs[0])), target)
     options = from_json(MeasureOptions, arguments["options"])
-    handler = RunHandler(target, n_threads, options, executor)
+    handler = RunHandler(target, n_threads, options, executors)
 
     def handle(message: Message) -> Message:
         request = from_message(message)
@@ -109,10 +110,11 @@ class RunHandler:
         target: Target,
         n_threads: int,
         options: MeasureOptions,
-        executor: Executor | None = None,
+        executors: Executors | None = None,
     ) -> None:
         self._options = options
-        self._driver = Driver(target, n_threads, executor)
+        executors = executors or partial(ThisProcess, target)
+        self._driver = Driver(target, n_threads, executors(n_threads))
         self._driver.pin(_cores(options, self._driver.executor.cpus)[:n_threads])
         per_thread = 2 * target.l2_bytes if options.flush_bytes is None else options.flush_bytes
         self._sweep = self._driver.executor.block(per_thread * n_threads)
@@ -121,6 +123,9 @@ class RunHandler:
         self._held: list[_Held] = []
         beside = options.beside_peak
         self._fma_peak = MultiplyAddPeak(target, self._driver, fed=True) if beside else None
+        alone = Driver(target, 1, executors(1)) if n_threads > 1 else None
+        most_s = min(_MOST_WAIT_S, options.run_timeout_s / _WAITS)
+        self._pace = full_pace(self._driver, target, alone, most_s)
 
     def __call__(self, request: RunRequest) -> Reply:
         """Prepare a task or measure programs of one that is."""
@@ -157,32 +162,47 @@ class RunHandler:
         return MeasureResult(MeasureStatus.OK, max_error=verdict.max_error)
 
     def _time(self, held: Sequence[_Held], request: Time) -> list[MeasureResult]:
-        peaks: list[list[float]] = [[] for _ in held]
+        """Results of what is held; rounds in which threads were slow are timed again."""
+        programs = [h.loaded.evaluate_usual for h in held]
+        self._pace.begin()
 
-        def evaluate(n: int) -> float:
-            time_s = held[n].loaded.evaluate_usual()
-            if self._fma_peak is not None and request.rounds is not None:
-                peaks[n].append(self._fma_peak.flops_per_s(_PEAK_TURNS))
-            return time_s
+        def counts() -> bool:
+            holds = self._pace.holds()
+            for h in held:
+                h.loaded.settle(holds)
+            return holds
 
-        programs = [partial(evaluate, n) for n in range(len(held))]
-        if request.rounds is not None:
-            rounds = [[program() for program in programs] for _ in range(request.rounds)]
-            times = list(zip(*rounds, strict=True))
-        else:
+        if request.rounds is None:
             first_s = [h.first_s for h in held]
-            times = repeat_in_turns(programs, first_s, self._options, request.best_s)
-        return [self._result(*each) for each in zip(held, times, peaks, strict=True)]
+            best_s = request.best_s
+            times = repeat_in_turns(programs, first_s, self._options, best_s, counts=counts)
+            return [self._result(h, t) for h, t in zip(held, times, strict=True)]
+        beside = [partial(self._beside_peak, program) for program in programs]
+        found = in_rounds(beside, request.rounds, counts)
+        pairs = [tuple(zip(*each, strict=True)) for each in found]
+        return [self._result(h, *pair) for h, pair in zip(held, pairs, strict=True)]
+
+    def _beside_peak(self, program: Callable[[], float]) -> tuple[float, float | None]:
+        """Seconds of an evaluation, and the peak right after it where that is asked for."""
+        time_s = program()
+        return time_s, self._fma_peak.flops_per_s(_PEAK_TURNS) if self._fma_peak else None
 
     def _result(
-        self, held: _Held, times: tuple[float, ...], peaks: Sequence[float]
+        self, held: _Held, times: tuple[float, ...], peaks: Sequence[float | None] = ()
     ) -> MeasureResult:
         at = held.loaded.at_numbers()
         again = held.loaded.verdict()
         if again.problem:
             return _wrong(again, "in a later evaluation: ")
         worst = max(held.verdict.max_error, again.max_error)
-        result = MeasureResult(MeasureStatus.OK, times, max_error=worst, peaks=tuple(peaks), at=at)
+        result = MeasureResult(
+            MeasureStatus.OK,
+            times,
+            max_error=worst,
+            peaks=tuple(peak for peak in peaks if peak is not None),
+            at=at,
+            pace=self._pace.share,
+        )
         return result.within(self._options.max_error)
 
     def _guarded(self, run: Callable[[], Reply]) -> Reply:
@@ -226,15 +246,22 @@ class Loaded:
         self._numbers = [name for name in numbers_of(ref.dag) if name in inputs]
         self._points = usual_numbers(ref.dag) if self._numbers else ()
         self._times: list[list[float]] = [[] for _ in self._points]
+        self._now: list[list[float]] = []
 
     def evaluate_usual(self) -> float:
         """Seconds of an evaluation; their geometric mean where usual numbers get one each."""
         if not self._points:
             return self.evaluate()
         each = [self.evaluate(numbers) for numbers in self._points]
-        for times, time_s in zip(self._times, each, strict=True):
-            times.append(time_s)
+        self._now.append(each)
         return statistics.geometric_mean(each)
+
+    def settle(self, counts: bool) -> None:
+        """Whether the evaluations at usual numbers since the last call count."""
+        for each in self._now if counts else ():
+            for times, time_s in zip(self._times, each, strict=True):
+                times.append(time_s)
+        self._now.clear()
 
     def at_numbers(self) -> tuple[AtNumbers, ...]:
         """Medians at usual numbers; outputs are then those that were checked once more."""

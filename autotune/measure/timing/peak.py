@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from autotune.codegen.emission.tiles import product_loop
 from autotune.dtypes import DTYPES
 from autotune.measure.timing.driver import Driver, TimedKernel
 from autotune.measure.timing.executor import Executors
+from autotune.measure.timing.pace import Pace
 from autotune.target import Target
 from autotune.target.isa import Isa, MultiplyAdd
 
@@ -30,7 +31,7 @@ _OPERANDS = 4
 _SUMS = 4  # of matrices, two by two
 _EMULATED_TURNS = 2
 _FIRST_TURNS, _FIRST_REPEATS = 100, 3
-_RUN_S = 5e-3
+_RUN_S, _PROBE_S = 5e-3, 1e-4
 _OPERAND_BYTE = 0x3F  # 0.75 as a float of any width
 _STREAMS = 8  # vectors that one step of a read loads
 _WATCHED_S, _LEAST_READINGS, _MOST_READINGS = 0.6, 12, 100
@@ -131,6 +132,20 @@ def form_peaks(
     return tuple((f, _peak(target, f, _driver(target, n_threads, executors))) for f in forms)
 
 
+def full_pace(driver: Driver, target: Target, alone: Driver | None, most_s: float) -> Pace:
+    """The pace of the threads of a driver, from the start on.
+
+    `alone`: a driver of one thread of the same process; None where `driver` is that.
+    """
+    peak = MultiplyAddPeak(target, driver, fed=True)
+    first = max(peak.flops_per_s(_FIRST_TURNS) for _ in range(_FIRST_REPEATS))
+    turns = peak.turns_in(_PROBE_S, first)
+    pace = Pace(peak.runs(turns), most_s)
+    one = MultiplyAddPeak(target, alone, fed=True).runs(turns) if alone else pace.probe
+    pace.start(driver.n_threads * max(one() for _ in range(_FIRST_REPEATS)) if alone else one())
+    return pace
+
+
 def _driver(target: Target, n_threads: int, executors: Executors | None) -> Driver:
     return Driver(target, n_threads, executors(n_threads) if executors else None)
 
@@ -187,11 +202,16 @@ class MultiplyAddPeak:
 
     def flops_per_s(self, turns: int) -> float:
         """Rate of one run; a thousand turns take about 15 µs."""
+        return self.runs(turns)()
+
+    def runs(self, turns: int) -> Callable[[], float]:
+        """What runs so many turns on each thread and gives their rate together, as often as it is
+        called."""
         extent = self._driver.n_threads * turns
         buffers = (self._operand.address, self._sink.address)
         launch = TimedKernel(self._code.address("peak"), buffers, extent)
         plan = self._driver.plan([launch], [], self._nothing)
-        return extent * self._flops_per_turn / self._driver.evaluate(plan)
+        return lambda: extent * self._flops_per_turn / self._driver.evaluate(plan)
 
 
 def stay_cached(

@@ -6,13 +6,21 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from autotune.measure.options import MeasureOptions
 from autotune.measure.timing.turns import turns
 
+Found = TypeVar("Found")
+
 _STOP_AFTER = 2
 _OUT_AFTER = 5
 _FIRST_SLACK = 4.0
+
+
+def always() -> bool:
+    """Every round counts."""
+    return True
 
 
 def repeat_in_turns(
@@ -21,6 +29,7 @@ def repeat_in_turns(
     options: MeasureOptions,
     best_s: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    counts: Callable[[], bool] = always,
 ) -> list[tuple[float, ...]]:
     """Seconds of every repeat of each of `programs`; a call evaluates once and gives its seconds.
 
@@ -31,6 +40,7 @@ def repeat_in_turns(
     programs replaces it. A program whose repeats all exceed `abandon_ratio` times the best is given
     up after two repeats, and after one if its first evaluation exceeded four times that; if all
     exceed `contend_ratio` times the best, after five. Such a program has a result like any other.
+    `counts` is asked after each round; a round that does not count is evaluated again.
     """
     times: list[list[float]] = [[] for _ in programs]
     taken_s = [0.0] * len(programs)
@@ -42,10 +52,29 @@ def repeat_in_turns(
             start_s = clock()
             times[n].append(programs[n]())
             taken_s[n] += clock() - start_s
+        if not counts():
+            for n in active:
+                times[n].pop()
+            continue
         known = [statistics.median(t) for t in times if len(t) >= _STOP_AFTER]
         best = min(filter(None, [best_s, *known]), default=None)
         active = {n for n in active if _wants_more(times[n], taken_s[n], first_s[n], options, best)}
     return [tuple(t) for t in times]
+
+
+def in_rounds(
+    programs: Sequence[Callable[[], Found]], n: int, counts: Callable[[], bool] = always
+) -> list[tuple[Found, ...]]:
+    """What each of `programs` gave in `n` rounds, in turns; `counts`: as of `repeat_in_turns`."""
+    found: list[list[Found]] = [[] for _ in programs]
+    orders = turns(len(programs))
+    while any(len(each) < n for each in found):
+        for k in next(orders):
+            found[k].append(programs[k]())
+        if not counts():
+            for each in found:
+                each.pop()
+    return [tuple(each) for each in found]
 
 
 def _wants_more(

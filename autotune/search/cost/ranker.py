@@ -114,7 +114,8 @@ class Ranker:
         latency_s: Array,
         featurise: Featurise | None = None,
     ) -> None:
-        """Add measured candidates of a task: features [n, n_features] and seconds [n].
+        """Add measured candidates of a task: features [n, n_features] and seconds [n]. `task`: the
+        name of those that compare.
 
         Whenever enough is new, training is due: on what was known then, so how the samples were
         batched makes no difference, but not before a prediction, so a long log is trained on once.
