@@ -147,9 +147,7 @@ class _Search:
 
         Raises NotOpened, UnsupportedOperator.
         """
-        signals = self._of_signals()
-        if signals is not None:
-            yield signals
+        yield from self._of_signals()
         if self._is_simple:
             yield self.sizes
         self.sizes = self._read(self.sizes)
@@ -158,20 +156,22 @@ class _Search:
         self.sizes = self._with_room(self._followed(self.sizes))
         yield from self._attempts(self.sizes)
 
-    def _of_signals(self) -> Sizes | None:
-        """Of a model whose lengths are many samples, of which windows make a place."""
+    def _of_signals(self) -> Iterator[Sizes]:
+        """Of a model whose lengths are many samples, of which windows make a place: every number of
+        samples, and steps that are whole places."""
         steps = [s for s in strides(self.outline) if s not in STEPS]
         lengths = [n for n, known in self.kinds.items() if known.kind == "length"]
         if not steps or not lengths:
-            return None
+            return
         longer = {n: replace(self.kinds[n], most=LENGTH * max(steps)) for n in lengths}
         other = _Search(self.model, self.outline, self.precision, {**self.kinds, **longer})
         try:
-            sizes = other._read(other.sizes, is_long=True)
-            sizes = other._with_room(other._followed(sizes))
+            read = other._read(other.sizes, is_long=True)
+            for sizes in (read, other._followed(read)):
+                if len(lengths_in(sizes)) == len(self.kinds):
+                    yield other._with_room(sizes)
         except (NotOpened, UnsupportedOperator):
-            return None
-        return sizes if len(lengths_in(sizes)) == len(self.kinds) else None
+            pass
 
     @property
     def _is_simple(self) -> bool:

@@ -118,3 +118,26 @@ def test_halves_of_halves_are_numbers(tmp_path: Path) -> None:
         )
         assert found["y5"].shape == (1, 2, -(-h // 32), 1)
         assert (found["y5"] == h).all()
+
+
+def test_windows_of_a_signal_may_have_any_number_of_samples(tmp_path: Path) -> None:
+    """Seven strides make a place of 320 samples, as encoders of speech have them."""
+    windows = [(10, 5), *[(3, 2)] * 4, *[(2, 2)] * 2]
+    nodes = [
+        node("MaxPool", f"y{n}", f"y{n + 1}", kernel_shape=[size], strides=[stride])
+        for n, (size, stride) in enumerate(windows)
+    ]
+    nodes.append(
+        node("AveragePool", "y7", "y", kernel_shape=[16], pads=[8, 8], count_include_pad=1)
+    )
+    proto = model(nodes, {"y0": (1, 2, "samples")}, {}, "y")
+    dims = {"y0": (1, 2, Length("samples", 40000))}
+    network, bound = lifted(proto, dims, tmp_path), BoundModel(tmp_path / "model.onnx")
+    opened = open_model(bound, dims, "f32")
+    formulas = quotients_in(lambda numbers: opened.read_at(numbers)[1], opened.mosts)
+    for n in (400, 719, 720, 16001, 40000):
+        alone = chosen(network_at(bound, {"y0": (1, 2, n)}), {})
+        feeds = random_feeds(alone)
+        found = execute_lifted(network, feeds, whole(formulas, {"samples": n}))
+        (want,) = execute(alone, feeds).values()
+        np.testing.assert_allclose(found["y"], want, rtol=1e-5, atol=1e-6)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from itertools import chain, count
+from itertools import accumulate, chain, count
 from typing import TypeAlias
 
 from autotune.extent import Extent
@@ -182,7 +182,8 @@ def told(points: Points) -> str:
 
 def told_at(points: Points, n: int) -> str:
     """The numbers of a point, for messages: `batch = 11 and sequence = 17`."""
-    return " and ".join(f"{name} = {number}" for name, number in points.at[n].items())
+    own = {k: v for k, v in points.at[n].items() if k not in points.formulas}
+    return " and ".join(f"{name} = {number}" for name, number in own.items())
 
 
 def uneven(extent: Vector, points: Points) -> str:
@@ -210,7 +211,7 @@ def points_of(
     for _ in range(_MOST_TRIED):
         if found.is_enough:
             return found
-        more = Points((*found.at, whole(formulas, free.all())), formulas)
+        more = Points((*found.at, whole(formulas, base | free.next())), formulas)
         found = more if more.tells > found.tells else found
     raise NotTold
 
@@ -229,16 +230,25 @@ class _Free:
         """One for each name."""
         return {name: self.one(name) for name in self.most}
 
+    def next(self) -> dict[str, int]:
+        """One for each name that others are quotients of; for all names where none is."""
+        return {name: self.one(name) for name in self.lows or self.most}
+
     def one(self, name: str) -> int:
-        """One for a name: a prime, if the most is not small and nothing is a quotient of it."""
+        """One for a name: a prime, if the most is not small and nothing is a quotient of it.
+
+        Those that others are quotients of are each number in turn, so that each remainder is seen,
+        and numbers that lie further and further apart, so that quotients of quotients differ.
+        """
         most, low = self.most[name], self.lows.get(name)
         primes = primes_from(FEW_ROWS + 1)
         below: Iterable[int] = _FEW_PROBES if most <= FEW_ROWS else ()
-        if low is not None:
-            below = count(low)
         if self.near:
-            is_any = most <= _SMALL or low is not None
-            below = (n for n in range(most - 1, 1, -1) if is_any or _is_prime(n))
+            below = (n for n in range(most - 1, 1, -1) if most <= _SMALL or _is_prime(n))
+        if low is not None:
+            pairs = zip(range(most - low), accumulate(count(1)), strict=False)
+            steps = (n for pair in pairs for n in pair if n < most - low)
+            below = chain((most - 1 - n if self.near else low + n for n in steps), count(low))
         found = next(n for n in chain(below, primes) if n not in self.taken)
         self.taken.add(found)
         return found
