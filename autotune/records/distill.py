@@ -159,11 +159,14 @@ def pooled(records: Sequence[MeasureRecord]) -> MeasureRecord:
 
 
 def _undisturbed(records: Sequence[MeasureRecord]) -> Sequence[MeasureRecord]:
-    """Those of several measurements of one schedule that another one does not refute: a machine
-    disturbs by more than `_DISTURBED` at times, and no program is faster than it is."""
-    least_s = min(r.result.latency_s or math.inf for r in records)
-    rest = [r for r in records if (r.result.latency_s or 0.0) <= _DISTURBED * least_s]
-    return rest or records
+    """Measurements of one schedule without those of a slow machine, where there are others.
+
+    Finalists are measured in turns, so theirs refute what took `_DISTURBED` times as long before.
+    """
+    steady = [r for r in records if not r.result.is_slow] or records
+    finals_s = (r.result.latency_s or 0.0 for r in steady if r.final)
+    limit_s = _DISTURBED * min(finals_s, default=math.inf)
+    return [r for r in steady if (r.result.latency_s or 0.0) <= limit_s]
 
 
 def chosen_of(ranked: Sequence[MeasureRecord]) -> MeasureRecord:
