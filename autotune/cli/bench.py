@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.arrays import Arrays, largest_inputs, read_inputs
+from autotune.cli.arrays import Arrays
+from autotune.cli.bench_request import BASELINES, GENAI, BenchRequest
 from autotune.cli.bench_text import (
     callers_text,
     parted_text,
@@ -20,7 +21,6 @@ from autotune.cli.bench_text import (
 )
 from autotune.cli.console import (
     common_options,
-    counting,
     put,
     put_json,
     say,
@@ -28,7 +28,7 @@ from autotune.cli.console import (
     say_note,
     stage,
 )
-from autotune.cli.models import is_onnx, say_random_weights
+from autotune.cli.models import say_random_weights
 from autotune.cli.options import (
     DURATION,
     FILE,
@@ -45,8 +45,6 @@ from autotune.cli.options import (
 from autotune.codec import to_json
 from autotune.config import AUTO
 from autotune.errors import TooSlow, UsageError
-from autotune.file_kinds import BENCH
-from autotune.files import require_place
 from autotune.units import format_duration, format_shapes
 
 if TYPE_CHECKING:
@@ -54,9 +52,6 @@ if TYPE_CHECKING:
     from autotune.network.bench.callers import CallersResult
     from autotune.network.bench.profile import NetworkProfile
     from autotune.network.runtime.runtime import Model
-
-BASELINES = ("onnxruntime", "openvino", "openvino:default")
-GENAI = "onnxruntime-genai"
 
 
 def _tokens(text: str) -> tuple[int, int]:
@@ -121,25 +116,7 @@ def _lengths(text: str) -> list[int]:
 @precision_option
 @format_option
 @common_options
-def command(
-    source: Path,
-    against: tuple[tuple[str, ...], ...],
-    tokens: tuple[int, int] | None,
-    callers: int | None,
-    rows: list[int] | None,
-    per_task: bool,
-    save: Path | None,
-    force: bool,
-    compare: Path | None,
-    fail_above: float | None,
-    log_path: Path | None,
-    threads: int | None,
-    model: Path | None,
-    time_s: float,
-    files: tuple[tuple[str, Path], ...],
-    style: str,
-    **options: Any,
-) -> None:
+def command(against: tuple[tuple[str, ...], ...], **given: Any) -> None:
     """Measure the latency of OUT, a file that `autotune compile` wrote, or an ONNX model, which is
     compiled first.
 
@@ -163,219 +140,119 @@ def command(
     A model that was compiled for several shapes is measured at each of them, one with lengths at
     its most, or as --dim, --like or --input say, one over tokens also with --rows of any lengths.
     """
-    from autotune.api.compile.benching import bench, number_of_variant, origin_of
-    from autotune.api.compile.gating import provenance, save_bench
+    from autotune.api.compile.benching import origin_of
 
-    names = tuple(dict.fromkeys(name for part in against for name in part))
-    _require_together(names, callers, per_task, compare, fail_above)
-    beside = (callers, save, compare, files or None, rows)
-    if rows is not None and (files or per_task or compare or save):
-        raise UsageError(
-            "--rows times a batch of random tokens",
-            "leave --input, --per-task, --save and --compare out",
-        )
-    if tokens is not None and any(value is not None for value in beside):
-        raise UsageError(
-            "--tokens times sequences of a session",
-            "leave --callers, --input, --rows, --save and --compare out",
-        )
-    if tokens is None and GENAI in names:
-        raise UsageError(f"{GENAI} generates tokens alone", "add --tokens 128+64, or leave it out")
-    is_model = is_onnx(source)
-    if log_path and not per_task and not is_model:
-        raise UsageError("--log is for --per-task", "add --per-task, or leave --log out")
-    if save is not None:
-        require_place(save, inputs=[source], kind=None if force else BENCH)
-    if tokens is not None and is_model and options["capacity"] is None:
-        options["capacity"] = sum(tokens)
-    compiled = _model(source, is_model, log_path, threads, options)
-    if names and model is None:
-        model = origin_of(compiled, source)
+    asked = BenchRequest.of(against, given)
+    compiled = asked.compiled()
+    if asked.against and asked.model is None:
+        asked = replace(asked, model=origin_of(compiled, asked.source))
     if compiled.artifact.random_weights:
         say_random_weights(compiled.artifact.name)
-    if names and compiled.artifact.precision != "f32":
+    if asked.against and compiled.artifact.precision != "f32":
         others = "others compute in float32"
-        if "openvino:default" in names:
+        if "openvino:default" in asked.against:
             others += ", openvino:default in what it chooses"
         say_note(f"{_products_text(compiled.artifact.precision)} here; {others}")
-    if tokens is not None and per_task:
-        _profile_tokens(compiled, tokens[0], None if is_model else log_path, time_s, style)
+    if asked.tokens is not None:
+        (_profile_tokens if asked.per_task else _bench_tokens)(asked, asked.tokens, compiled)
         return
-    if tokens is not None:
-        _bench_tokens(compiled, tokens, names, model, time_s, style)
-        return
-    inputs = read_inputs(largest_inputs(compiled), files) if files else None
-    if rows is not None:
-        from autotune.network.bench.rows import batch_of
+    inputs = asked.inputs(compiled)
+    whole, compiled = compiled, asked.of_one_size(compiled, inputs)
+    if asked.compare is not None:
+        _compare(asked, asked.compare, compiled, inputs)
+    else:
+        _bench(asked, compiled, inputs, is_named=compiled is not whole)
 
-        inputs = batch_of(compiled, rows)
-    whole, compiled = compiled, _of_one_size(compiled, inputs, {} if is_model else options)
+
+def _bench(asked: BenchRequest, compiled: Model, inputs: Arrays | None, is_named: bool) -> None:
+    """Print the times of every variant, or of that which `inputs` fit, and keep them."""
+    from autotune.api.compile.benching import number_of_variant
+    from autotune.api.compile.gating import save_bench
+
     variants = compiled.variants
     if inputs is not None:
         variants = (compiled.variants[number_of_variant(compiled, inputs)],)
-    if compare is not None:
-        _compare(compiled, compare, fail_above, time_s, inputs, style)
-        return
-    results: list[BenchResult | CallersResult | NetworkProfile] = []
+    found: list[dict[str, Any]] = []
     for variant in variants:
-        if (len(compiled.variants) > 1 or compiled is not whole) and style == "text":
+        if (len(compiled.variants) > 1 or is_named) and asked.style == "text":
             put(f"{format_shapes({end.name: end.shape for end in variant.input_info})}:")
-        with stage(f"measuring for {format_duration(time_s)} a side"):
-            if per_task:
-                results.append(_profile(variant, None if is_model else log_path, time_s))
-            elif callers is not None:
-                results.append(bench(variant, names, model, time_s, callers=callers, inputs=inputs))
-            else:
-                results.append(bench(variant, names, model, time_s, inputs=inputs))
-        _put_text(results[-1], style)
-    if save is not None:
-        say(f"measuring again in rounds, for {save}: some seconds for each variant")
-        save_bench(save, compiled, None if is_model else source, inputs)
-    if style == "json":
-        found = [result.to_json() for result in results]
+        with _measuring(asked):
+            result = _result(asked, variant, inputs)
+        _put_text(result, asked.style)
+        found.append(result.to_json())
+    if asked.save is not None:
+        say(f"measuring again in rounds, for {asked.save}: some seconds for each variant")
+        save_bench(asked.save, compiled, None if asked.is_model else asked.source, inputs)
+    if asked.style == "json":
         several = [
             {"inputs": {end.name: list(end.shape) for end in v.input_info}} | data
             for v, data in zip(variants, found, strict=True)
         ]
-        data = found[0] if len(found) == 1 else {"variants": several}
-        about = {"provenance": to_json(provenance(compiled)), "memory": _memory(compiled)}
-        put_json(data | about)
-    if save is not None:
-        say(f"saved in {save}")
+        put_json((found[0] if len(found) == 1 else {"variants": several}) | _about(compiled))
+    if asked.save is not None:
+        say(f"saved in {asked.save}")
 
 
-def _bench_tokens(
-    compiled: Model,
-    tokens: tuple[int, int],
-    names: tuple[str, ...],
-    model: Path | None,
-    time_s: float,
-    style: str,
-) -> None:
+def _result(
+    asked: BenchRequest, variant: Model, inputs: Arrays | None
+) -> BenchResult | CallersResult | NetworkProfile:
+    from autotune.api.compile.benching import bench
+
+    if asked.per_task:
+        return _profile(variant, asked.latencies, asked.time_s)
+    names, model, time_s = asked.against, asked.model, asked.time_s
+    if asked.callers is not None:
+        return bench(variant, names, model, time_s, callers=asked.callers, inputs=inputs)
+    return bench(variant, names, model, time_s, inputs=inputs)
+
+
+def _measuring(asked: BenchRequest) -> AbstractContextManager[Any]:
+    return stage(f"measuring for {format_duration(asked.time_s)} a side")
+
+
+def _bench_tokens(asked: BenchRequest, tokens: tuple[int, int], compiled: Model) -> None:
     """Print the times of prompts and tokens."""
     from autotune.api.compile.benching import bench_tokens
-    from autotune.api.compile.gating import provenance
 
-    with stage(f"measuring for {format_duration(time_s)} a side"):
-        found = bench_tokens(compiled, *tokens, names, model, time_s)
+    with _measuring(asked):
+        found = bench_tokens(compiled, *tokens, asked.against, asked.model, asked.time_s)
     if found.noise is not None:
         say_late_note(str(found.noise))
-    if style == "json":
-        about = {"provenance": to_json(provenance(compiled)), "memory": _memory(compiled)}
-        put_json(found.to_json() | about)
+    if asked.style == "json":
+        put_json(found.to_json() | _about(compiled))
     else:
         put(tokens_text(found))
 
 
-def _profile_tokens(
-    compiled: Model, prompt: int, log_path: Path | None, time_s: float, style: str
-) -> None:
+def _profile_tokens(asked: BenchRequest, tokens: tuple[int, int], compiled: Model) -> None:
     """Print where the time of a prompt and of a single token behind it goes."""
     from autotune.api.compile.benching import profile_tokens, tuned_alone
 
-    tuned = tuned_alone(compiled, log_path)
-    with stage(f"measuring for {format_duration(time_s)} a side"):
-        found = profile_tokens(compiled, prompt, tuned, time_s)
+    tuned = tuned_alone(compiled, asked.latencies)
+    with _measuring(asked):
+        found = profile_tokens(compiled, tokens[0], tuned, asked.time_s)
     for name, profile in found.items():
-        if style == "text":
+        if asked.style == "text":
             put(f"{name}:")
-        _put_text(profile, style)
-    if style == "json":
+        _put_text(profile, asked.style)
+    if asked.style == "json":
         put_json({name: profile.to_json() for name, profile in found.items()})
 
 
-def _require_together(
-    names: tuple[str, ...],
-    callers: int | None,
-    per_task: bool,
-    compare: Path | None,
-    fail_above: float | None,
-) -> None:
-    """Raise UsageError for options that do not go together."""
-    if per_task and names:
-        raise UsageError("--per-task cannot look into others", "leave --against out")
-    if per_task and callers is not None:
-        raise UsageError("--per-task looks into single inferences", "leave --callers out")
-    if compare is not None and (names or per_task or callers is not None):
-        raise UsageError(
-            "--compare is with an earlier artifact alone",
-            "leave --against, --callers and --per-task out",
-        )
-    if fail_above is not None and compare is None:
-        raise UsageError("--fail-above is for --compare", "name what it was: --compare base.json")
-
-
-def _model(
-    source: Path, is_model: bool, log: Path | None, threads: int | None, options: dict[str, Any]
-) -> Model:
-    """The compiled model: loaded, or compiled now."""
-    from autotune.api.request import CompileRequest
-
-    if not is_model:
-        from autotune.network.runtime.loading import load
-
-        model = load(source, threads)
-        usual = {field.name: field.default for field in fields(CompileRequest)}
-        open_ = ("dims", "like") if model.lengths else ()
-        given = [n for n, value in options.items() if value and value != usual.get(n)]
-        if fixed := [name for name in given if name not in open_]:
-            raise UsageError(
-                f"{source} is compiled: its {fixed[0]} cannot change", "give the ONNX model instead"
-            )
-        return model
-    from autotune.api.compile.compiling import compile_plan, plan
-    from autotune.network.runtime.loading import proved_model
-
-    request = CompileRequest(source, log, threads=threads, note=say_note, **options)
-    done = compile_plan(replace(plan(request), progress=counting))
-    if done.report is not None:
-        say(str(done.report))
-    return proved_model(done.artifact, threads)
-
-
-def _of_one_size(compiled: Model, inputs: Arrays | None, options: dict[str, Any]) -> Model:
-    """A model with lengths at the size that is asked for; others as they are."""
-    from autotune.api.compile.benching import of_one_size
-
-    if not compiled.lengths:
-        return compiled
-    dims, like = options.get("dims") or {}, options.get("like") or {}
-    if like and (dims or inputs is not None):
-        raise UsageError("--like gives all sizes", "leave --dim and --input out")
-    if like:
-        ports = compiled.input_info
-        arrays = {name or ports[0].name: array for name, array in like.items()}
-        return compiled.at({name: array.shape for name, array in arrays.items()})
-    return of_one_size(compiled, inputs, {name: _one(name, given) for name, given in dims.items()})
-
-
-def _one(name: str, extents: Any) -> int:
-    """The single extent of a dimension."""
-    if not isinstance(extents, Mapping) or len(extents) != 1:
-        raise UsageError(f"--dim {name} is one size here", f"write it like --dim {name}=17")
-    return int(next(iter(extents)))
-
-
-def _compare(
-    compiled: Model,
-    base: Path,
-    limit: float | None,
-    time_s: float,
-    inputs: Arrays | None,
-    style: str,
-) -> None:
+def _compare(asked: BenchRequest, base: Path, compiled: Model, inputs: Arrays | None) -> None:
     """Print how `compiled` compares with `base`. Raises TooSlow above the limit."""
     from autotune.api.compile.gating import compare_bench, provenance
 
+    limit = asked.fail_above
     with stage("measuring in turns"):
-        found = compare_bench(compiled, base, limit, time_s, inputs)
+        found = compare_bench(compiled, base, limit, asked.time_s, inputs)
     if not all(v.in_turns for v in found.values()):
         say_note(
             f"the artifact of {base} is gone: its figures are compared, relative to the clock; "
             "keep the artifact beside it for sharper ones"
         )
     worst = max(found.values(), key=lambda v: (v.fails, v.outcome == "undecided", v.ratio))
-    if style == "json":
+    if asked.style == "json":
         verdicts = [to_json(v) | {"outcome": v.outcome, "fails": v.fails} for v in found.values()]
         about = {"variants": verdicts, "provenance": to_json(provenance(compiled))}
         put_json({"ratio": worst.ratio, "outcome": worst.outcome} | about)
@@ -396,6 +273,13 @@ def _compare(
             f"at most {limit:g} is permitted",
             "see where the time goes: autotune bench OUT --per-task",
         )
+
+
+def _about(compiled: Model) -> dict[str, Any]:
+    """Of what it is, and the memory that it takes."""
+    from autotune.api.compile.gating import provenance
+
+    return {"provenance": to_json(provenance(compiled)), "memory": _memory(compiled)}
 
 
 def _memory(compiled: Model) -> dict[str, int]:

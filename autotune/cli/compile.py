@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from autotune.api.compile.compiling import Compiled
     from autotune.api.request import CompileRequest
     from autotune.api.te.task import Task
-    from autotune.cli.schemas import ArtifactOutput, CheckOutput
     from autotune.network.artifact.artifact import Artifact
     from autotune.target import Target
 
@@ -187,7 +186,7 @@ def _bytes_by_kind(path: Path, artifact: Artifact) -> dict[str, int]:
     return {**kinds, "other": path.stat().st_size - sum(kinds.values())}
 
 
-def _compiled_json(path: Path, done: Compiled) -> ArtifactOutput:
+def _compiled_json(path: Path, done: Compiled) -> dict[str, Any]:
     """The written artifact, and its accuracy."""
     return {
         "artifact": str(path),
@@ -196,7 +195,7 @@ def _compiled_json(path: Path, done: Compiled) -> ArtifactOutput:
         "precision": done.artifact.precision,
         "tuned": len(done.artifact.tuned),
         "stored": list(done.artifact.stored),
-        "check": cast("CheckOutput", done.report.to_json()) if done.report else None,
+        "check": done.report.to_json() if done.report else None,
     }
 
 

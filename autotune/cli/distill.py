@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from autotune.errors import LogMismatch, UsageError
 from autotune.file_kinds import LOG
 from autotune.files import require_place, same_file
 from autotune.units import counted
-
-if TYPE_CHECKING:
-    from autotune.cli.schemas import DistilledOutput
 
 
 @click.command("distill")
@@ -43,7 +40,7 @@ def command(
     """
     from autotune.records import distill, write_log
 
-    done: DistilledOutput = {"log": None, "store": None, "records": 0, "tasks": 0}
+    done: dict[str, Any] = {"log": None, "store": None, "records": 0, "tasks": 0}
     if store is not None:
         done = _add(logs, store)
         if best is None:
@@ -67,7 +64,7 @@ def command(
     _put(done, style)
 
 
-def _put(done: DistilledOutput, style: str) -> None:
+def _put(done: dict[str, Any], style: str) -> None:
     """All of it, or where the records are."""
     if style == "json":
         put_json(done)
@@ -77,7 +74,7 @@ def _put(done: DistilledOutput, style: str) -> None:
         put(str(done["store"]))
 
 
-def _add(paths: tuple[Path, ...], where: str) -> DistilledOutput:
+def _add(paths: tuple[Path, ...], where: str) -> dict[str, Any]:
     """Add logs to a store, once all of them are read."""
     from autotune.records import read_log
     from autotune.records.store import store_to_write

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,6 @@ from autotune.te.dag import shape_text
 from autotune.units import counted, format_flops, format_seconds, gflops
 
 if TYPE_CHECKING:
-    from autotune.cli.schemas import BestOutput
     from autotune.records import Log, MeasureRecord
     from autotune.schedule.steps import Steps
     from autotune.target import Target
@@ -138,7 +137,7 @@ def _stored(where: str | None, task: str) -> tuple[Log, str]:
     return log, keys.pop()
 
 
-def _best_json(dag: ComputeDAG, best: MeasureRecord) -> BestOutput:
+def _best_json(dag: ComputeDAG, best: MeasureRecord) -> dict[str, Any]:
     return {
         "latency_s": best.result.latency_s,
         "gflops": gflops(usual(dag).flops, best.result.latency_s),

@@ -24,7 +24,6 @@ from autotune.files import require_place
 
 if TYPE_CHECKING:
     from autotune.api.quantising import Quantised
-    from autotune.cli.schemas import QuantisedOutput
 
 
 @click.command("quantise")
@@ -103,7 +102,7 @@ def command(
     say(str(done))
 
 
-def _output(done: Quantised) -> QuantisedOutput:
+def _output(done: Quantised) -> dict[str, Any]:
     likeness: Any = to_json(done.likeness)
     return {
         "model": str(done.path),

@@ -19,7 +19,6 @@ from autotune.files import require_place
 from autotune.units import counted, format_shape
 
 if TYPE_CHECKING:
-    from autotune.cli.schemas import TensorOutput
     from autotune.network.runtime.runtime import Model
 
 
@@ -79,12 +78,12 @@ def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> Arrays:
     return random_inputs(model.input_info)
 
 
-def _facts(name: str, array: NDArray[Any]) -> TensorOutput:
+def _facts(name: str, array: NDArray[Any]) -> dict[str, Any]:
     """An output for scripts."""
     if array.dtype == object:
         return {"name": name, "shape": list(array.shape), "dtype": "string"}
     least, mean, most = (x if math.isfinite(x) else None for x in _numbers(array))
-    found: TensorOutput = {"name": name, "shape": list(array.shape), "dtype": str(array.dtype)}
+    found: dict[str, Any] = {"name": name, "shape": list(array.shape), "dtype": str(array.dtype)}
     return {**found, "min": least, "mean": mean, "max": most}
 
 

@@ -1,11 +1,13 @@
-"""⑪ The JSON that commands write, as types, from which `autotune schema` follows.
+"""⑪ The JSON that commands write, as records, from which `autotune schema` follows.
 
 A field of seconds ends in `_s`, one of bytes in `bytes`; a share is from 0 to 1. Readers must
-expect further fields.
+expect further fields. What is a record elsewhere stands here by itself; others are put together of
+the names of their fields.
 """
 
 from __future__ import annotations
 
+from types import GenericAlias
 from typing import Any, NotRequired, TypedDict, Union, get_args
 
 from autotune.api.compile.gating import Provenance
@@ -21,494 +23,261 @@ from autotune.target import Target
 from autotune.tuner import Event, OfTarget, Outlook
 from autotune.tuner.events import TaskProgress, event_name
 
-
-class BenchMemory(TypedDict):
-    """Memory of the model with its weights, and the most of the process."""
-
-    model_bytes: int
-    process_peak_bytes: int
-
-
-class BenchAbout(TypedDict):
-    """Fields of the outermost object of `bench`."""
-
-    provenance: NotRequired[Provenance]
-    memory: NotRequired[BenchMemory]
-    inputs: NotRequired[dict[str, list[int]]]
+_KINDS: dict[str, Any] = {
+    "numbers": float,
+    "maybe": float | None,
+    "wholes": int,
+    "texts": str,
+    "flags": bool,
+    "lists": list[str],
+}
+"""Words for the types of fields that are named together; `maybe`: a number or null."""
 
 
-class SideOutput(TypedDict):
-    """One side of `bench`: its latencies and its error against ours."""
-
-    min_s: float
-    median_s: float
-    mean_s: float
-    p95_s: float
-    p99_s: float
-    max_s: float
-    std_s: float
-    inferences_per_s: float
-    runs: int
-    threads: int
-    max_error: NotRequired[float | None]
+def _record(name: str, **fields: Any) -> Any:
+    """A record: names of fields by a word of `_KINDS`, and types by the names of others."""
+    together = {n: kind for word, kind in _KINDS.items() for n in fields.pop(word, "").split()}
+    return TypedDict(name, together | fields)  # type: ignore[operator]  # not known here
 
 
-class CalledSideOutput(TypedDict):
-    """One side of `bench --callers`."""
-
-    inferences_per_s: float
-    mean_s: float
-    p50_s: float
-    p95_s: float
-    p99_s: float
-    max_s: float
-    runs: int
-    threads: int
-    max_error: NotRequired[float | None]
+def _many(record: Any) -> Any:
+    return GenericAlias(list, record)
 
 
-class NoiseOutput(TypedDict):
-    """What disturbed a measurement."""
-
-    n_cores: int
-    other_cpus: float
-    steal: float
-    sessions: list[int]
-    round_trip_ratio: float | None
+def _by_name(record: Any) -> Any:
+    return GenericAlias(dict, (str, record))
 
 
-class TimesOutput(BenchAbout):
-    """Latencies beside those of baselines, which are entries of their names."""
-
-    autotune: SideOutput
-    onnxruntime: SideOutput | None
-    openvino: NotRequired[SideOutput]
-    ratio: float | None
-    ratios: NotRequired[dict[str, float]]
-    noise: NoiseOutput | None
-    round_trip_s: NotRequired[float]
+def _comparison(name: str, side: Any, **fields: Any) -> Any:
+    """Sides of `bench`, further ones as entries of the names of their baselines."""
+    shared = {"autotune": side, "onnxruntime": side | None, "noise": _NOISE | None}
+    ratios = NotRequired[dict[str, float]]
+    return _record(name, maybe="ratio", ratios=ratios, **(shared | fields))
 
 
-class CallersOutput(BenchAbout):
-    """Throughput beside that of baselines, which are entries of their names."""
-
-    callers: int
-    autotune: CalledSideOutput
-    onnxruntime: CalledSideOutput | None
-    ratio: float | None
-    ratios: NotRequired[dict[str, float]]
-    noise: NoiseOutput | None
-
-
-class TokensSideOutput(TypedDict):
-    """One side of `bench --tokens`."""
-
-    prompt_s: float
-    token_s: float
-    prompt_tokens: int
-    prompt_tokens_per_s: float
-    tokens_per_s: float
-    rounds: int
-    threads: int
-
-
-TokensOutput = TypedDict(
-    "TokensOutput",
-    {
-        "autotune": TokensSideOutput,
-        "onnxruntime": TokensSideOutput | None,
-        "onnxruntime-genai": NotRequired[TokensSideOutput],
-        "ratio": float | None,
-        "ratios": NotRequired[dict[str, float]],
-        "prompt_ratio": float | None,
-        "noise": NoiseOutput | None,
-        "provenance": Provenance,
-        "memory": BenchMemory,
-    },
+_SECONDS_OF_ALL = "mean_s p95_s p99_s max_s inferences_per_s"
+_MEMORY = _record("BenchMemory", wholes="model_bytes process_peak_bytes")
+_ABOUT: dict[str, Any] = {
+    "provenance": NotRequired[Provenance],
+    "memory": NotRequired[_MEMORY],
+    "inputs": NotRequired[dict[str, list[int]]],
+}
+"""Fields of the outermost object of `bench`."""
+_NOISE = _record(
+    "NoiseOutput",
+    wholes="n_cores",
+    numbers="other_cpus steal",
+    maybe="round_trip_ratio",
+    sessions=list[int],
 )
-"""Prompts and single tokens beside those of baselines, which are entries of their names."""
-
-
-class TaskTimeOutput(TypedDict):
-    """A task of `bench --per-task`."""
-
-    id: int
-    key: str
-    subgraph: str
-    calls: int
-    time_s: float
-    share: float
-    alone_s: float | None
-    ratio: float | None
-    limit_s: float | None
-    limit_share: float | None
-    slow: bool
-
-
-class ProfileOutput(BenchAbout):
-    """Where the time of an inference goes."""
-
-    tasks: list[TaskTimeOutput]
-    tasks_s: float
-    alone_s: float | None
-    inference_s: float
-    between_s: float
-    runs: int
-    threads: int
-    adds_up: bool
-    noise: NoiseOutput | None
-
-
-class VariantsOutput(BenchAbout):
-    """A model of several variants, each with the shapes of its inputs."""
-
-    variants: list[TimesOutput | CallersOutput | ProfileOutput]
-
-
-class VerdictOutput(TypedDict):
-    """A variant of `bench --compare`: seconds now over seconds before, and the interval."""
-
-    ratio: float
-    low: float
-    high: float
-    n_rounds: int
-    in_turns: bool
-    limit: float | None
-    outcome: Outcome
-    fails: bool
-
-
-class ComparedOutput(TypedDict):
-    """`bench --compare`: the worst ratio, and what it says."""
-
-    ratio: float
-    outcome: Outcome
-    variants: list[VerdictOutput]
-    provenance: Provenance
-
-
-class OutputAccuracyOutput(TypedDict):
-    """One output against the oracle."""
-
-    name: str
-    error: float | None
-    rms: float | None
-    allowed: float | None
-    n_rows: int
-    n_agreeing: int
-    step: float
-    n_steps: int
-    is_decided: bool
-
-
-class CheckOutput(TypedDict):
-    """A check that was passed."""
-
-    oracles: list[str]
-    kinds: list[str]
-    error: float | None
-    allowed: float | None
-    notes: list[str]
-    outputs: list[OutputAccuracyOutput]
-    n_given: int
-
-
-class ArtifactOutput(TypedDict):
-    """The file that `compile` wrote of a model."""
-
-    artifact: str
-    bytes: int
-    bytes_by_kind: dict[str, int]
-    precision: str
-    tuned: int
-    stored: list[str]
-    check: CheckOutput | None
-
-
-class QuantisedOutput(TypedDict):
-    """The model that `quantise` wrote: `speed` over float32, and the ends of its interval.
-
-    `integers`, `floats`: names of its products.
-    """
-
-    model: str
-    bytes: int
-    float_s: float
-    integer_s: float
-    speed: float
-    slowest: float
-    fastest: float
-    rounds: int
-    likeness: Likeness
-    integers: list[str]
-    floats: list[str]
-
-
-class TaskErrorOutput(TypedDict):
-    """The largest error against NumPy over the largest value."""
-
-    error: float
-
-
-class TaskArtifactOutput(TypedDict):
-    """The file that `compile` wrote of a computation of `autotune.te`."""
-
-    artifact: str
-    bytes: int
-    check: TaskErrorOutput | None
-
-
-class LibraryOutput(TypedDict):
-    """The folder that `export` wrote."""
-
-    name: str
-    folder: str
-    files: dict[str, int]
-    code_bytes: int
-    weights_bytes: int
-
-
-class ZerosOutput(TypedDict):
-    """Zeros in the weights of a task, as shares."""
-
-    least: float
-    most: float
-    block: list[int] | None
-    blocks_left: float
-
-
-class CallOutput(TypedDict):
-    """A call of a task: the tensors that its inputs and outputs are, by their names in it."""
-
-    inputs: dict[str, str]
-    outputs: dict[str, str]
-
-
-class TaskOutput(TypedDict):
-    """A task of `tasks`; `shapes` and `share` where there are several variants."""
-
-    id: int
-    weight: int
-    subgraph: str
-    precision: str
-    replaces: list[int]
-    inputs: list[list[int]]
-    constants: list[list[int]]
-    outputs: list[list[int]]
-    calls: list[CallOutput]
-    zeros: ZerosOutput | None
-    flops: int
-    bytes: int
-    key: str
-    dag: NotRequired[str]
-    shapes: NotRequired[dict[str, list[int]]]
-    share: NotRequired[float]
-
-
-SettingOutput = TypedDict("SettingOutput", {"name": str, "value": Any, "from": str})
-"""A setting, its value, and its source: a preset, an option or an environment variable."""
-
-
-class PlanOutput(TypedDict):
-    """`tune --dry-run`."""
-
-    tasks: list[TaskOutput]
-    settings: list[SettingOutput]
-
-
-class SessionOutput(TypedDict):
-    """A session that has ended: the last event of each of its runs, and the network in turns."""
-
-    log: str
-    runs: list[Any]
-    in_turns: InTurns | None
-
-
-class DistilledOutput(TypedDict):
-    """What `distill` wrote: a log, entries of a store, or both."""
-
-    log: str | None
-    store: str | None
-    records: int
-    tasks: int
-
-
-class TensorOutput(TypedDict):
-    """An output of `run`; of strings and of empty arrays without numbers, not finite ones null."""
-
-    name: str
-    shape: list[int]
-    dtype: str
-    min: NotRequired[float | None]
-    mean: NotRequired[float | None]
-    max: NotRequired[float | None]
-
-
-class RunOutput(TypedDict):
-    """The outputs of `run`, and the file that has them."""
-
-    outputs: list[TensorOutput]
-    file: str | None
-
-
-class BestOutput(TypedDict):
-    """The best program of a task."""
-
-    latency_s: float | None
-    gflops: float | None
-    max_error: float | None
-    target: str
-    threads: int
-    sketch: str
-    record: int
-
-
-class ExplainOutput(TypedDict):
-    """The best program of a task, its stages as text by name."""
-
-    key: str
-    subgraph: str
-    flops: int
-    measured: int
-    valid: int
-    best: BestOutput | None
-    stages: dict[str, str]
-
-
-class MeasuredOutput(TypedDict):
-    """One side of `measure`."""
-
-    latency_s: float | None
-
-
-class TargetNameOutput(TypedDict):
-    """A CPU of `target --list`; `is` names the one that it stands for."""
-
-    name: str
-    cpu: str
-    vector_bits: int
-    l2_bytes: int
-    l3_bytes: int
-    forms: list[str]
-
-
-class StoredTaskOutput(TypedDict):
-    """A task of `store list`."""
-
-    target: str
-    threads: int
-    task: str
-    entries: int
-    records: int
-    best_s: float | None
-    model: str
-    label: str
-
-
-class MergedOutput(TypedDict):
-    """What `store merge` did."""
-
-    store: str
-    taken: int
-    fewer: int
-
-
-class PrunedOutput(TypedDict):
-    """Entries that `store prune` removed, or would remove."""
-
-    store: str
-    entries: list[str]
-    removed: bool
-
-
-class DamagedOutput(TypedDict):
-    """A damaged entry."""
-
-    path: str
-    reason: str
-
-
-class VerifiedOutput(TypedDict):
-    """What `store verify` found."""
-
-    store: str
-    entries: int
-    tasks: int
-    records: int
-    damaged: list[DamagedOutput]
-    foreign: list[str]
-
-
-class ReportOutput(TypedDict):
-    """`report`: figures of the search, of the networks of an artifact, of another log."""
-
-    search: SearchFigures
-    networks: NotRequired[dict[str, ProfileOutput]]
-    comparison: NotRequired[SearchComparison]
-    before: NotRequired[SearchFigures]
-
-
-class EventTask(TypedDict):
-    """A task as the first event of a session has it."""
-
-    key: str
-    weight: float
-    label: str
-    flops: int
-    bound_s: float | None
-    n_trials: int
-    untuned_s: float | None
-    best_s: float | None
-    stop: str | None
-
-
-class EventResult(TypedDict):
-    """A measured candidate of an event."""
-
-    status: str
-    latency_s: float | None
-    error: str | None
-    device: NotRequired[str]
-
-
-class EventOutlook(TypedDict):
-    """What tuning can bring at most."""
-
-    untuned_s: float
-    bound_s: float
-    left: float
-
+_SIDE = _record(
+    "SideOutput",
+    numbers=f"{_SECONDS_OF_ALL} min_s median_s std_s",
+    wholes="runs threads",
+    max_error=NotRequired[float | None],
+)
+_TIMES = _comparison(
+    "TimesOutput", _SIDE, openvino=NotRequired[_SIDE], round_trip_s=NotRequired[float], **_ABOUT
+)
+_CALLED_SIDE = _record(
+    "CalledSideOutput",
+    numbers=f"{_SECONDS_OF_ALL} p50_s",
+    wholes="runs threads",
+    max_error=NotRequired[float | None],
+)
+_CALLERS = _comparison("CallersOutput", _CALLED_SIDE, wholes="callers", **_ABOUT)
+_TOKENS_SIDE = _record(
+    "TokensSideOutput",
+    numbers="prompt_s token_s prompt_tokens_per_s tokens_per_s",
+    wholes="prompt_tokens rounds threads",
+)
+_TOKENS = _comparison(
+    "TokensOutput",
+    _TOKENS_SIDE,
+    prompt_ratio=float | None,
+    provenance=Provenance,
+    memory=_MEMORY,
+    **{"onnxruntime-genai": NotRequired[_TOKENS_SIDE]},
+)
+_TASK_TIME = _record(
+    "TaskTimeOutput",
+    wholes="id calls",
+    texts="key subgraph",
+    numbers="time_s share",
+    maybe="alone_s ratio limit_s limit_share",
+    flags="slow",
+)
+_PROFILE = _record(
+    "ProfileOutput",
+    tasks=_many(_TASK_TIME),
+    numbers="tasks_s inference_s between_s",
+    maybe="alone_s",
+    wholes="runs threads",
+    flags="adds_up",
+    noise=_NOISE | None,
+    **_ABOUT,
+)
+_VARIANTS = _record("VariantsOutput", variants=_many(_TIMES | _CALLERS | _PROFILE), **_ABOUT)
+_VERDICT = _record(
+    "VerdictOutput",
+    numbers="ratio low high",
+    wholes="n_rounds",
+    maybe="limit",
+    flags="in_turns fails",
+    outcome=Outcome,
+)
+_COMPARED = _record(
+    "ComparedOutput",
+    numbers="ratio",
+    outcome=Outcome,
+    variants=_many(_VERDICT),
+    provenance=Provenance,
+)
+_ACCURACY = _record(
+    "OutputAccuracyOutput",
+    texts="name",
+    maybe="error rms allowed",
+    wholes="n_rows n_agreeing n_steps",
+    numbers="step",
+    flags="is_decided",
+)
+_CHECK = _record(
+    "CheckOutput",
+    lists="oracles kinds notes",
+    maybe="error allowed",
+    outputs=_many(_ACCURACY),
+    wholes="n_given",
+)
+_ARTIFACT = _record(
+    "ArtifactOutput",
+    texts="artifact precision",
+    wholes="bytes tuned",
+    bytes_by_kind=dict[str, int],
+    lists="stored",
+    check=_CHECK | None,
+)
+_TASK_ERROR = _record("TaskErrorOutput", numbers="error")
+_TASK_ARTIFACT = _record(
+    "TaskArtifactOutput", texts="artifact", wholes="bytes", check=_TASK_ERROR | None
+)
+_QUANTISED = _record(
+    "QuantisedOutput",
+    texts="model",
+    wholes="bytes rounds",
+    numbers="float_s integer_s speed slowest fastest",
+    likeness=Likeness,
+    lists="integers floats",
+)
+_LIBRARY = _record(
+    "LibraryOutput", texts="name folder", files=dict[str, int], wholes="code_bytes weights_bytes"
+)
+_ZEROS = _record("ZerosOutput", numbers="least most blocks_left", block=list[int] | None)
+_CALL = _record("CallOutput", inputs=dict[str, str], outputs=dict[str, str])
+_TASK = _record(
+    "TaskOutput",
+    wholes="id weight flops bytes",
+    texts="subgraph precision key",
+    replaces=list[int],
+    inputs=list[list[int]],
+    constants=list[list[int]],
+    outputs=list[list[int]],
+    calls=_many(_CALL),
+    zeros=_ZEROS | None,
+    dag=NotRequired[str],
+    shapes=NotRequired[dict[str, list[int]]],
+    share=NotRequired[float],
+)
+_SETTING = _record("SettingOutput", value=Any, texts="name from")
+_PLAN = _record("PlanOutput", tasks=_many(_TASK), settings=_many(_SETTING))
+_SESSION = _record("SessionOutput", texts="log", runs=list[Any], in_turns=InTurns | None)
+_DISTILLED = _record("DistilledOutput", log=str | None, store=str | None, wholes="records tasks")
+_TENSOR = _record(
+    "TensorOutput",
+    texts="name dtype",
+    shape=list[int],
+    **dict.fromkeys(("min", "mean", "max"), NotRequired[float | None]),
+)
+_RUN = _record("RunOutput", outputs=_many(_TENSOR), file=str | None)
+_BEST = _record(
+    "BestOutput", maybe="latency_s gflops max_error", texts="target sketch", wholes="threads record"
+)
+_EXPLAIN = _record(
+    "ExplainOutput",
+    texts="key subgraph",
+    wholes="flops measured valid",
+    best=_BEST | None,
+    stages=dict[str, str],
+)
+_MEASURED = _record("MeasuredOutput", maybe="latency_s")
+_TARGET_NAME = _record(
+    "TargetNameOutput", texts="name cpu", wholes="vector_bits l2_bytes l3_bytes", lists="forms"
+)
+_STORED_TASK = _record(
+    "StoredTaskOutput",
+    texts="target task model label",
+    wholes="threads entries records",
+    maybe="best_s",
+)
+_MERGED = _record("MergedOutput", texts="store", wholes="taken fewer")
+_PRUNED = _record("PrunedOutput", texts="store", lists="entries", flags="removed")
+_DAMAGED = _record("DamagedOutput", texts="path reason")
+_VERIFIED = _record(
+    "VerifiedOutput",
+    texts="store",
+    wholes="entries tasks records",
+    damaged=_many(_DAMAGED),
+    lists="foreign",
+)
+_REPORT = _record(
+    "ReportOutput",
+    search=SearchFigures,
+    networks=NotRequired[_by_name(_PROFILE)],
+    comparison=NotRequired[SearchComparison],
+    before=NotRequired[SearchFigures],
+)
+_EVENT_TASK = _record(
+    "EventTask",
+    texts="key label",
+    numbers="weight",
+    wholes="flops n_trials",
+    maybe="bound_s untuned_s best_s",
+    stop=str | None,
+)
+_EVENT_RESULT = _record(
+    "EventResult", texts="status", maybe="latency_s", error=str | None, device=NotRequired[str]
+)
+_EVENT_OUTLOOK = _record("EventOutlook", numbers="untuned_s bound_s left")
 
 OUTPUTS: dict[str, Any] = {
-    "bench": TimesOutput | CallersOutput | ProfileOutput | TokensOutput | VariantsOutput,
-    "compare": ComparedOutput,
-    "compile": ArtifactOutput | TaskArtifactOutput,
-    "distill": DistilledOutput,
-    "dry-run": PlanOutput,
+    "bench": _TIMES | _CALLERS | _PROFILE | _TOKENS | _VARIANTS,
+    "compare": _COMPARED,
+    "compile": _ARTIFACT | _TASK_ARTIFACT,
+    "distill": _DISTILLED,
+    "dry-run": _PLAN,
     "events": Event,
-    "explain": ExplainOutput,
-    "export": LibraryOutput,
+    "explain": _EXPLAIN,
+    "export": _LIBRARY,
     "info": MachineInfo | ArtifactInfo,
-    "measure": dict[str, MeasuredOutput],
-    "quantise": QuantisedOutput,
-    "report": ReportOutput,
-    "run": RunOutput,
-    "session": SessionOutput,
-    "store-list": list[StoredTaskOutput],
-    "store-merge": MergedOutput,
-    "store-prune": PrunedOutput,
-    "store-verify": VerifiedOutput,
+    "measure": _by_name(_MEASURED),
+    "quantise": _QUANTISED,
+    "report": _REPORT,
+    "run": _RUN,
+    "session": _SESSION,
+    "store-list": _many(_STORED_TASK),
+    "store-merge": _MERGED,
+    "store-prune": _PRUNED,
+    "store-verify": _VERIFIED,
     "target": Target,
-    "target-list": list[TargetNameOutput],
-    "tasks": list[TaskOutput],
+    "target-list": _many(_TARGET_NAME),
+    "tasks": _many(_TASK),
 }
 """By name, what commands write: `compare` of `bench`, `dry-run`, `session` and `events` (a line) of
 `tune` and `resume`, others of the command of that name."""
 _INSTEAD = {
-    TaskProgress: EventTask,
-    MeasureResult: EventResult,
-    Outlook: EventOutlook,
-    Noise: NoiseOutput,
+    TaskProgress: _EVENT_TASK,
+    MeasureResult: _EVENT_RESULT,
+    Outlook: _EVENT_OUTLOOK,
+    Noise: _NOISE,
 }
 _EVENTS = [kind for kind in get_args(Event) if kind is not OfTarget]
 

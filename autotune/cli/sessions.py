@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.api.te.workloads import parse_source
 from autotune.api.tune.in_turns import concluded
@@ -49,9 +49,6 @@ from autotune.tuner import (
     of_target,
 )
 from autotune.units import counted, format_duration
-
-if TYPE_CHECKING:
-    from autotune.cli.schemas import SessionOutput
 
 
 @dataclass(slots=True)
@@ -191,7 +188,7 @@ def added(budget: Budget) -> str:
 
 def _session_json(
     path: Path, found: dict[str, SessionFinished], in_turns: InTurns | None
-) -> SessionOutput:
+) -> dict[str, Any]:
     runs = [event_to_json(OfTarget(key, e) if key else e) for key, e in found.items()]
     compared: Any = None if in_turns is None else to_json(in_turns)
     return {"log": str(path), "runs": runs, "in_turns": compared}

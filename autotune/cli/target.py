@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +15,6 @@ from autotune.files import replacing, require_place
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
-    from autotune.cli.schemas import TargetNameOutput
     from autotune.measure.protocols import Device
 
 
@@ -82,7 +81,7 @@ def _names_text() -> str:
     return columns(head, rows, right=("bits", "L2", "L3"))
 
 
-def _names_json() -> list[TargetNameOutput]:
+def _names_json() -> list[dict[str, Any]]:
     """The list for scripts."""
     from autotune.target import parse_target, target_names
 

@@ -30,7 +30,6 @@ from autotune.units import counted, format_duration, format_flops, format_shapes
 
 if TYPE_CHECKING:
     from autotune.api.bindings import Variant
-    from autotune.cli.schemas import CallOutput, SettingOutput, TaskOutput, ZerosOutput
     from autotune.config import Resolved
     from autotune.graph.network import Network
     from autotune.graph.tasks.sparse import Zeros
@@ -124,7 +123,7 @@ def _call_lines(network: Network, key: str) -> Iterator[str]:
         yield f"# and {len(calls) - _MOST_CALLS} more"
 
 
-def _calls_json(network: Network, key: str) -> list[CallOutput]:
+def _calls_json(network: Network, key: str) -> list[dict[str, Any]]:
     calls = (call for call in network.calls if call.task == key)
     return [{"inputs": call.inputs, "outputs": call.outputs} for call in calls]
 
@@ -219,7 +218,7 @@ def _replaced(network: Network, key: str, ids: Mapping[str, int]) -> list[int]:
     return [ids[part] for part in network.parts.get(key, ())]
 
 
-def _zeros_json(zeros: Zeros | None) -> ZerosOutput | None:
+def _zeros_json(zeros: Zeros | None) -> dict[str, Any] | None:
     if zeros is None:
         return None
     block = None if zeros.block is None else list(zeros.block)
@@ -238,7 +237,7 @@ def settings_text(resolved: Resolved) -> str:
     return columns(("setting", "value", "from"), rows)
 
 
-def settings_json(resolved: Resolved) -> list[SettingOutput]:
+def settings_json(resolved: Resolved) -> list[dict[str, Any]]:
     """The same for scripts."""
     values = to_json(resolved.config)
     return [{"name": n, "value": v, "from": resolved.sources[n]} for n, v in values.items()]
@@ -261,10 +260,10 @@ def tasks_json(
     variants: Sequence[Variant],
     others: Sequence[Sequence[Network]] = (),
     with_dag: bool = False,
-) -> list[TaskOutput]:
+) -> list[dict[str, Any]]:
     """An object for every task, for every variant; with its shapes where there are several."""
     ids = _ids(_in_order(networks, others))
-    found: list[TaskOutput] = []
+    found: list[dict[str, Any]] = []
     for several in (networks, *others):
         for network, variant in zip(several, variants, strict=True):
             shapes = {name: list(shape) for name, shape in variant.shapes.items()}
@@ -275,11 +274,13 @@ def tasks_json(
     return found
 
 
-def _task_json(network: Network, key: str, with_dag: bool, ids: Mapping[str, int]) -> TaskOutput:
+def _task_json(
+    network: Network, key: str, with_dag: bool, ids: Mapping[str, int]
+) -> dict[str, Any]:
     from autotune.te.products import precision_of
 
     dag = network.tasks[key]
-    data: TaskOutput = {
+    data: dict[str, Any] = {
         "id": ids[key],
         "weight": network.weights[key],
         "subgraph": network.labels[key],

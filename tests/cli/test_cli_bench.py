@@ -14,7 +14,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from autotune.cli.bench import BASELINES, GENAI
+from autotune.cli.bench_request import BASELINES, GENAI
 from autotune.cli.bench_text import callers_text, profile_text, result_text
 from autotune.cli.main import run
 from autotune.errors import ExitCode
