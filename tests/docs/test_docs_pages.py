@@ -32,13 +32,22 @@ def test_lines_of_a_page_fit_an_editor(page: Path) -> None:
         assert not line.startswith(("<<<<<<< ", ">>>>>>> ")), f"line {number}: a conflict"
 
 
-@pytest.mark.parametrize("name", ["architecture.md", "glossary.md"])
+ARCHITECTURE = [page.name for page in sorted((ROOT / "docs").glob("architecture*.md"))]
+MOST_WORDS = 1500
+
+
+@pytest.mark.parametrize("name", ARCHITECTURE)
+def test_a_page_of_the_architecture_is_read_in_a_few_minutes(name: str) -> None:
+    assert len((ROOT / "docs" / name).read_text(encoding="utf-8").split()) < MOST_WORDS
+
+
+@pytest.mark.parametrize("name", [*ARCHITECTURE, "glossary.md"])
 def test_files_that_a_page_names_are_there(name: str) -> None:
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     folders = ("autotune", "autotune_operators", "benchmarks", "tests")
     files = [
         f"/{path.relative_to(ROOT)}" for room in folders for path in ROOT.glob(f"{room}/**/*.py")
     ]
-    named = set(re.findall(r"`([\w/]+/\w+\.py)`", text))
+    named = set(re.findall(r"`((?:[\w/]+/)?\w+\.py)`", text))
     assert named
     assert {n for n in named if not any(f.endswith(f"/{n}") for f in files)} == set()
