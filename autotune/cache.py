@@ -72,12 +72,18 @@ def package_key() -> str:
     return key_of(__version__, *lines)
 
 
-PROGRAM_BYTES = 512 << 20
+PROGRAM_BYTES, ARTIFACT_BYTES = 512 << 20, 8 << 30
+"""Of all programs, and of the artifacts of all models."""
 
 
 def program_store() -> FileStore:
     """Store of machine code of kernels, and of schedules that the cost model chose."""
     return FileStore(cache_folder() / "programs", PROGRAM_BYTES)
+
+
+def artifact_store(max_bytes: int = ARTIFACT_BYTES) -> FileStore:
+    """Store of this user's artifacts."""
+    return FileStore(cache_folder() / "artifacts", max_bytes)
 
 
 class FileStore:

@@ -53,6 +53,12 @@ def _places(named: str, digest: str, made: Path | None) -> Iterator[Path]:
 _NAME_IT = "name the model: `autotune.compile(MODEL, log=LOG)`"
 
 
+def require_header(log: Log, path: Path) -> None:
+    """Raise LogMismatch for a log of nothing."""
+    if not log.headers:
+        raise LogMismatch(f"{path} has no header", "name a log that autotune has written")
+
+
 def model_of_log(log: Log, log_path: Path) -> Path:
     """The model that a log was made for, wherever it lies now. Raises UsageError, LogMismatch."""
     if not log.header.model_path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.api.sources import model_bytes, model_files, model_path
+from autotune.api.sources import model_bytes, model_files, model_path, random_weights_note
 from autotune.cli.console import (
     common_options,
     counting,
@@ -18,10 +18,7 @@ from autotune.cli.console import (
     say_note,
     stage,
 )
-from autotune.cli.models import (
-    read_workload,
-    say_random_weights,
-)
+from autotune.cli.models import read_workload
 from autotune.cli.options import (
     FILE,
     THREADS,
@@ -123,10 +120,7 @@ def command(
 
     MODEL may be FILE.py:FUNCTION as well, a computation of `autotune.te`, which NumPy checks.
     """
-    from autotune.api.compile.compiling import compile_plan, plan
     from autotune.api.request import CompileRequest
-    from autotune.cli.check_files import given_inferences
-    from autotune.network.artifact.cpus import cpus_text
 
     request = CompileRequest(model, **options, note=say_note)
     log: Any = request.log
@@ -141,33 +135,46 @@ def command(
         return
     if weights is not None:
         raise UsageError("--constants is for workloads", "a model has its weights in its file")
-    if model is None and log is None:
+    _compile_model(request, output, force, check_files, style)
+
+
+def _compile_model(
+    request: CompileRequest,
+    output: Path | None,
+    force: bool,
+    check_files: tuple[tuple[str, Path], ...],
+    style: str,
+) -> None:
+    from autotune.api.compile.kept import kept_or_made, model_of_request
+    from autotune.api.folders import source_in
+
+    if request.model is None and request.log is None:
         request = replace(request, model=model_path(None), random_weights=True)
-    chosen = replace(plan(request), progress=counting)
-    source = chosen.bound.path
+    request = source_in(request, say_note)
+    source = model_of_request(request)
     path = output or Path(f"{source.stem}.atn")
-    inputs = [*model_files(source), *([log] if log else []), *(file for _, file in check_files)]
+    given = [Path(request.log)] if request.log else []
+    inputs = [*model_files(source), *given, *(file for _, file in check_files)]
     kind = None if force else ARTIFACT
     require_place(path, n_bytes=model_bytes(source), inputs=inputs, kind=kind)
-    with stage(f"reading {source.name}"):
-        sources = chosen.sources()
-    networks = sources.wholes
-    if chosen.bound.model.random_weights:
-        say_random_weights(source.name)
-    if check_files:
-        chosen = replace(chosen, given=given_inferences(sources.inputs, check_files))
-    n_denormal = networks[0].n_denormal
-    if n_denormal:
-        say_note(f"weights below 1.2e-38 count as zero ({n_denormal} here): docs/numbers.md")
-    done = compile_plan(chosen, sources)
+
+    def make(known: CompileRequest) -> Compiled:
+        return _made(known, check_files)
+
+    done = kept_or_made(request, make, has_own=bool(check_files))
+    if done.is_kept:
+        say(f"{path.name}: compiled before from the same files and settings, found in the cache")
     if done.report is not None:
         say(str(done.report))
         for line in done.report.lines:
             say(f"  {line}")
     done.artifact.save(path)
     working = format_bytes(max(variant.arena_bytes for variant in done.artifact.variants))
-    several = f"{len(networks)} variants, " if len(networks) > 1 else ""
+    n_networks = len(done.artifact.variants)
+    several = f"{n_networks} variants, " if n_networks > 1 else ""
     if done.artifact.cpus:
+        from autotune.network.artifact.cpus import cpus_text
+
         names = cpus_text(done.artifact.by_cpu)
         say(f"for {names}: each machine takes the first of them that it can run")
     say(f"{several}{path.stat().st_size:,} bytes, {working} of working memory")
@@ -177,6 +184,25 @@ def command(
         put_json(_compiled_json(path, done))
     else:
         put_path(path)
+
+
+def _made(request: CompileRequest, check_files: tuple[tuple[str, Path], ...]) -> Compiled:
+    """Read, choose, compile and check, with progress."""
+    from autotune.api.compile.compiling import compile_plan, plan
+    from autotune.cli.check_files import given_inferences
+
+    chosen = replace(plan(request), progress=counting)
+    name = chosen.bound.path.name
+    with stage(f"reading {name}"):
+        sources = chosen.sources()
+    if chosen.bound.model.random_weights:
+        request.note(random_weights_note(name))
+    if check_files:
+        chosen = replace(chosen, given=given_inferences(sources.inputs, check_files))
+    n_denormal = sources.wholes[0].n_denormal
+    if n_denormal:
+        request.note(f"weights below 1.2e-38 count as zero ({n_denormal} here): docs/numbers.md")
+    return compile_plan(chosen, sources)
 
 
 def _bytes_by_kind(path: Path, artifact: Artifact) -> dict[str, int]:
@@ -201,17 +227,18 @@ def _compiled_json(path: Path, done: Compiled) -> dict[str, Any]:
 
 def _workload(request: CompileRequest, arguments: str | None, log_path: Path | None) -> Task | None:
     """The workload that is named, or that the log was made for; None where that is a model."""
+    model: Any = request.model
+    if log_path is None:
+        return read_workload(model, arguments, request.threads or 0, request.target)
     from autotune.api.te.workloads import parse_source, task_of_log
     from autotune.records import read_log
 
-    model: Any = request.model
     target: Target | str | None = request.target
-    known = read_log(log_path) if log_path is not None else None
-    if known is not None and known.headers:
+    known = read_log(log_path)
+    if known.headers:
         target = {"log": known.header.target, **known.targets}.get(request.target or "", target)
-    if model is not None or arguments is not None or log_path is None:
+    if model is not None or arguments is not None:
         return read_workload(model, arguments, request.threads or 0, target)
-    assert known is not None
     log = known
     if not log.headers or parse_source(log.header.model_path) is None:
         return None

@@ -20,7 +20,7 @@ def read_workload(
     model: Path | None, arguments: str | None, threads: int = 0, target: Target | str | None = None
 ) -> Task | None:
     """The task of FILE.py:FUNCTION; None where `model` is a model. Raises UsageError."""
-    if model is None and arguments is None:
+    if arguments is None and ".py:" not in str(model or ""):
         return None
     from autotune.api.te.workloads import parse_source, task_of
 

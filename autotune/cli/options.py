@@ -234,10 +234,10 @@ def _constants_of(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _arrays_like(pairs: Iterable[tuple[str, Path]]) -> dict[str, Any] | None:
     """Arrays by name, without one for the only input; None where there are none."""
-    from autotune.cli.arrays import read_array
-
     found: dict[str, Any] = {}
     for name, path in pairs:
+        from autotune.cli.arrays import read_array  # imports NumPy
+
         array = read_array(path)
         found |= array if isinstance(array, dict) else {name: array}
     return found or None

@@ -13,9 +13,8 @@ import torch
 
 from autotune.api.bindings import arrays_of
 from autotune.api.request import Dims
-from autotune.cache import FileStore
+from autotune.cache import FileStore, artifact_store
 from autotune.errors import UsageError
-from autotune.ort.cached import artifact_store
 from autotune.ort.preparing import with_log
 from autotune.ort.request import SessionArguments, SessionRequest
 from autotune.ort.room import Room

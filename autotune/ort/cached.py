@@ -9,20 +9,19 @@ of operators, shapes, constants, precision, limit of errors, threads, this CPU, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from autotune.api.bindings import arrays_of, told_of_state
+from autotune.api.bindings import arrays_of
 from autotune.api.compile import compiling
+from autotune.api.compile.kept import settings_of
 from autotune.api.opening import NotOpened, lengths_of
-from autotune.api.operators import GROUP, operators_of
-from autotune.api.request import Dims, Note, Values
-from autotune.cache import FileStore, cache_folder, key_of, package_key
+from autotune.api.operators import operators_of
+from autotune.api.request import Note
+from autotune.cache import FileStore, key_of, package_key
 from autotune.errors import (
     AutotuneError,
     LogMismatch,
@@ -31,43 +30,25 @@ from autotune.errors import (
     UnsupportedOperator,
     UsageError,
 )
-from autotune.files import open_input, paths_of
+from autotune.files import paths_of
 from autotune.graph.bound_model import BoundModel
-from autotune.graph.constant_values import constants_to_json
 from autotune.graph.reader.constant_inputs import bind_constants
 from autotune.graph.reader.model_files import model_file
 from autotune.graph.reader.onnx_reader import model_hash, read_outline
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.runtime.loading import read_artifact
-from autotune.ort.request import MOST_BYTES, SessionRequest, SizesRefused
+from autotune.ort.request import SessionRequest, SizesRefused
 from autotune.pages import SHARED
-from autotune.records.store import store_to_read
 from autotune.target import host_target
-
-
-def artifact_store(max_bytes: int = MOST_BYTES) -> FileStore:
-    """Store of this user's artifacts."""
-    return FileStore(cache_folder() / "artifacts", max_bytes)
 
 
 def key_of_request(request: SessionRequest) -> str:
     """A digest of all that the artifact depends on. Raises UsageError for missing files."""
     settings = {
-        "shapes": sorted((name, list(shape)) for name, shape in request.shapes.items()),
-        "dims": _dims_json(request.dims),
+        **settings_of(request),
         "mosts": None if request.mosts is None else sorted(request.mosts.items()),
         "held": sorted(request.held.items()),
-        "constants": constants_to_json(request.constants),
-        "precision": request.precision,
-        "max_error": request.max_error,
-        "fallback": request.fallback,
-        "state": told_of_state(request),
-        "ragged": request.ragged,
         "threads": request.threads,
-        "log": _file_hash(request.log) if request.log else None,
-        "stored": _state_of_store(request),
-        "operators": [_file_hash(path) for path in request.operators],
-        "installed": sorted((e.name, e.value) for e in entry_points(group=GROUP)),
     }
     return key_of(
         hash_of(request.model),
@@ -91,11 +72,11 @@ def compiled(request: SessionRequest, note: Note, cache: bool) -> Artifact:
 
 def _compiled(request: SessionRequest) -> Artifact:
     try:
-        return compiling.compiled(request).artifact
+        return compiling.compiled_anew(request).artifact
     except NotCompilable:
         raise
     except ModelError as error:  # of the model, then it comes again
-        artifact = compiling.compiled(replace(request, check=False)).artifact
+        artifact = compiling.compiled_anew(replace(request, check=False)).artifact
         request.note(f"not checked: {error.message}")
         return artifact
 
@@ -161,11 +142,6 @@ def fitting_artifact(
         return fitting_artifact(request.without_log(), store, note, memory)
 
 
-def _state_of_store(request: SessionRequest) -> str:
-    store = store_to_read(request.store)
-    return store.state(host_target().key) if store else ""
-
-
 def _kept(store: FileStore, key: str, memory: str) -> Artifact | None:
     path = store.find(key)
     if path is None:
@@ -180,19 +156,3 @@ def _kept(store: FileStore, key: str, memory: str) -> Artifact | None:
 def hash_of(model: Path | bytes) -> str:
     """SHA-256 of a model, as logs and artifacts have it. Raises UsageError for a missing file."""
     return model_hash(model) if isinstance(model, Path) else sha256(model).hexdigest()
-
-
-def _dims_json(dims: Dims) -> list[Any]:
-    """Dimensions in their order, which is that of the variants."""
-    return [[name, _values_json(values)] for name, values in dims.items()]
-
-
-def _values_json(values: Values) -> Any:
-    if isinstance(values, Mapping):
-        return [list(pair) for pair in values.items()]
-    return values if isinstance(values, int | str) else list(values)
-
-
-def _file_hash(path: Path) -> str:
-    with open_input(path) as file:
-        return sha256(file.read()).hexdigest()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.api.sources import model_bytes, model_files
+from autotune.cache import artifact_store
 from autotune.codec import to_json
 from autotune.graph.fallback.shape_inputs import inputs_bound_by_value
 from autotune.graph.reader.dimensions import (
@@ -37,7 +38,7 @@ from autotune.measure.processes.supervisor import Handler
 from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.hybrid import HybridArtifact
-from autotune.ort.cached import artifact_store, fitting_artifact, key_of_request
+from autotune.ort.cached import fitting_artifact, key_of_request
 from autotune.ort.failures import former_failure
 from autotune.ort.logs import log_beside, names_shapes
 from autotune.ort.request import (

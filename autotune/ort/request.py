@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from autotune.api.request import CompileRequest, Dims, Shapes
+from autotune.cache import ARTIFACT_BYTES
 from autotune.codec import from_json
 from autotune.errors import AutotuneError, LogMismatch, NotCompilable, UsageError
 from autotune.measure.processes.frames import Message
@@ -31,7 +32,7 @@ Feed: TypeAlias = Mapping[str, Any]
 Run: TypeAlias = Callable[..., dict[str, Any]]
 """Outputs by name of an inference on a feed, written into arrays by name where given (`out`)."""
 
-MOST_BYTES = 8 << 30
+MOST_BYTES = ARTIFACT_BYTES
 """Of the artifacts of all models together; the least recently used go first."""
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from autotune import names
 from autotune.api.bindings import arrays_of
 from autotune.api.request import Dims, made_by_fields
-from autotune.cache import FileStore
+from autotune.cache import FileStore, artifact_store
 from autotune.calls import PublicNames
 from autotune.errors import UsageError
 from autotune.graph.reader.grown import growth_of
@@ -33,7 +33,7 @@ from autotune.graph.reader.onnx_reader import read_outline
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
 from autotune.ort.binding import IOBinding, OrtValue
-from autotune.ort.cached import artifact_store, fitting_artifact
+from autotune.ort.cached import fitting_artifact
 from autotune.ort.callbacks import Callback, CallbackThreads
 from autotune.ort.copies import copy_of
 from autotune.ort.exceptions import as_client_error, raises_client_errors

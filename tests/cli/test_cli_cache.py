@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 import onnx
 import pytest
 
-from autotune.api.compile import selection
+import autotune
+from autotune.api.compile import compiling, kept, selection
+from autotune.api.request import CompileRequest
 from autotune.cache import FileStore
 from autotune.cli.main import run
 from autotune.graph.network import build_network
@@ -25,6 +28,7 @@ from autotune.result import MeasureResult, MeasureStatus
 from autotune.search.cost.ranker import Ranker
 from autotune.search.policy import SketchPolicy
 from autotune.target import host_target
+from tests import hybrid_models
 from tests.cli.conftest import mlp
 
 
@@ -62,6 +66,95 @@ def test_compiling_again_gives_the_same_file_from_any_state_of_the_cache(
         data = path.read_bytes()
         path.write_bytes([data[:-1], data[:-1] + b"?", b""][n % 3])
     assert compiled(tmp_path, "damaged.atn") == without
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Models that were read to be compiled."""
+    found: list[str] = []
+    plan = compiling.plan
+
+    def noted(request: CompileRequest) -> Any:
+        found.append(str(request.model))
+        return plan(request)
+
+    monkeypatch.setattr(compiling, "plan", noted)
+    return found
+
+
+def test_what_was_compiled_is_not_read_again_and_its_notes_and_check_are_told(
+    tmp_path: Path, cache: Path, plans: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    command = ["compile", str(tmp_path / "m.onnx"), "--threads", "1", "-o"]
+    told, files = [], []
+    for name in ("first.atn", "again.atn"):
+        assert run([*command, str(tmp_path / name)]) == 0
+        told.append(capsys.readouterr().err.splitlines())
+        files.append((tmp_path / name).read_bytes())
+    assert len(plans) == 1, "the model was compiled twice"
+    assert files[0] == files[1]
+    added = [line for line in told[1] if line not in told[0]]
+    assert len(added) == 1
+    assert "found in the cache" in added[0]
+    assert [line for line in told[1] if line not in added] == told[0]
+    again = autotune.compile(tmp_path / "m.onnx", threads=1)
+    assert len(plans) == 1
+    assert again.is_kept
+    assert again.error is not None
+    assert again.artifact.model_path == str(tmp_path / "m.onnx")
+    (y,) = again.run({"x": np.ones((4, 8), np.float32)}).values()
+    assert np.isfinite(y).all()
+
+
+def test_another_model_option_log_or_version_is_compiled_anew(
+    tmp_path: Path, cache: Path, plans: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(mlp(), path)
+    first = compiled(tmp_path, "a.atn")
+    options = (
+        ("--threads", "2"),
+        ("--check",),
+        ("--max-error", "1e-6"),
+        ("--precision", "bf16"),
+        ("--max-size", "9x"),
+        ("--sharing", "1.5x"),
+        ("--log", str(tuned_log(tmp_path, path))),
+    )
+    for n, option in enumerate(options):
+        compiled(tmp_path, "b.atn", *option)
+        assert len(plans) == 2 + n, f"{option} was not heard"
+    n_plans = len(plans)
+    for option in (("--verify",), ("--no-cache",)):  # to be done each time
+        for _ in range(2):
+            compiled(tmp_path, "b.atn", *option)
+    n_plans += 4
+    assert len(plans) == n_plans
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    compiled(tmp_path, "b.atn", "--log", str(log))
+    model = mlp()
+    model.graph.initializer[0].raw_data = bytes(len(model.graph.initializer[0].raw_data))
+    onnx.save(model, path)
+    other = compiled(tmp_path, "c.atn")
+    assert len(plans) == n_plans + 2
+    onnx.save(mlp(), path)
+    assert compiled(tmp_path, "d.atn") == first != other
+    assert len(plans) == n_plans + 2
+    monkeypatch.setattr(kept, "package_key", lambda: "another")
+    assert compiled(tmp_path, "d.atn") == first
+    assert len(plans) == n_plans + 3
+
+
+def test_a_model_that_is_cut_because_of_times_is_compiled_anew(
+    tmp_path: Path, cache: Path, plans: list[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    hybrid_models.saved(hybrid_models.BRANCH, tmp_path).rename(tmp_path / "m.onnx")
+    for n in range(2):
+        compiled(tmp_path, f"{n}.atn", "--keep-cut")
+    assert len(plans) == 2
 
 
 @pytest.mark.slow
@@ -144,6 +237,7 @@ def test_records_in_the_cache_folder_are_compiled_without_naming_their_log(
     assert compiled(tmp_path, "exact.atn", "--max-error", "1e-7") == untuned
     for path in (cache / "store").rglob("*.gz"):
         path.write_bytes(b"damaged")
+    shutil.rmtree(cache / "artifacts")
     assert compiled(tmp_path, "damaged.atn") == untuned
 
 

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from autotune.api.bindings import Variant, bind, variants_of
+from autotune.api.compile.compiled import Compiled as Compiled
+from autotune.api.compile.compiled import with_facts
 from autotune.api.compile.fallback import Sources, cut_times
 from autotune.api.compile.for_cpus import for_cpus
+from autotune.api.compile.kept import kept_or_made
 from autotune.api.compile.mixed_precision import NOT_MIXED, compile_mixed, form_notes
 from autotune.api.compile.selection import (
     CompilePlan,
@@ -26,7 +29,7 @@ from autotune.api.compile.selection import (
 )
 from autotune.api.compile.size_limit import fitting
 from autotune.api.folders import source_in
-from autotune.api.origins import model_of_log, remember
+from autotune.api.origins import model_of_log, remember, require_header
 from autotune.api.request import CompileRequest, Note, by_fields, in_a_file
 from autotune.api.sources import total_bytes
 from autotune.brief import brief, cut
@@ -46,12 +49,11 @@ from autotune.measure.threads import default_threads
 from autotune.network.artifact.artifact import Artifact, Tuned
 from autotune.network.artifact.cpus import joined_cpus
 from autotune.network.artifact.hybrid import hybrid_artifact
-from autotune.network.check.accuracy import Report, joint_report
+from autotune.network.check.accuracy import joint_report
 from autotune.network.check.experience import Experience
 from autotune.network.check.size_check import check_any, fits
 from autotune.network.check.state_check import check_state
 from autotune.network.compile.compiler import Build, compile_builds
-from autotune.network.runtime.arguments import Inputs
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
 from autotune.records import Header, Log, read_log
@@ -72,14 +74,19 @@ def compile(request: CompileRequest) -> Compiled:
 
 
 def compiled(request: CompileRequest) -> Compiled:
-    """`compile` for a request. Raises as `plan` and `compile_plan`."""
+    """`compile` for a request, now or before. Raises as `plan` and `compile_plan`."""
+    if request.model is None or is_path(request.model):
+        return kept_or_made(source_in(request, request.note), compiled_anew)
+    done = compiled_anew(request)
+    return replace(done, artifact=with_facts(done.artifact, model_path=""))
+
+
+def compiled_anew(request: CompileRequest) -> Compiled:
+    """`compiled`, of nothing but programs from the cache."""
     if request.model is None:
         return compile_plan(plan(request))
     with in_a_file(request) as (known, _):
-        done = compile_plan(plan(known))
-    if is_path(request.model):
-        return done
-    return replace(done, artifact=_from(done.artifact, model_path=""))
+        return compile_plan(plan(known))
 
 
 def plan(request: CompileRequest) -> CompilePlan:
@@ -125,8 +132,7 @@ def plan_of_log(request: CompileRequest) -> CompilePlan:
     log = read_log(Path(given))
     config = _config_of(request, log)
     log = log.within(config.task_error)
-    if not log.headers:
-        raise LogMismatch(f"{request.log} has no header", "name a log that autotune has written")
+    require_header(log, Path(given))
     target = target_in(log, request.target or "native", request.runner)
     header = log.header_of(target.key)
     request = _completed(request, log, config)
@@ -225,33 +231,6 @@ def _completed(request: CompileRequest, log: Log, config: TuneConfig) -> Compile
         operators=paths_of(request.operators) or config.operators,
         ragged=request.ragged or log.header.ragged,
     )
-
-
-@brief
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """An artifact, and the report of its check; None where it was not checked."""
-
-    artifact: Artifact
-    report: Report | None
-
-    @property
-    def error(self) -> float | None:
-        """The largest of the check; None where it was not checked."""
-        return self.report.error if self.report else None
-
-    def save(self, path: str | Path) -> Path:
-        """Write the artifact to a file, as `Artifact.save`; returns its path."""
-        self.artifact.save(Path(path))
-        return Path(path)
-
-    def model(self, threads: int | None = None) -> Model:
-        """The network ready to run, as `load` gives it of a file."""
-        return model_of(self.artifact, threads)
-
-    def run(self, inputs: Inputs) -> dict[str, Any]:
-        """Outputs of one inference by name; for many take a `model` once."""
-        return self.model().run(inputs)
 
 
 def compile_plan(plan: CompilePlan, sources: Sources | None = None) -> Compiled:
@@ -424,14 +403,7 @@ def _named(
     if plan.store is not None:
         remember(plan.bound.path, artifact.model_hash)
     path = str(plan.bound.path.absolute())  # a link has other files beside it than its target
-    return _from(artifact, tuned=tuned, tasks=tasks, stored=stored, model_path=path)
-
-
-def _from(artifact: Artifact, **known: Any) -> Artifact:
-    """`artifact`, each of its variants, and those for other CPUs, with these fields."""
-    others = tuple(replace(other, **known) for other in artifact.others)
-    cpus = tuple(_from(one, **known) for one in artifact.cpus)
-    return replace(artifact, **known, others=others, cpus=cpus)
+    return with_facts(artifact, tuned=tuned, tasks=tasks, stored=stored, model_path=path)
 
 
 def _has_random_weights(model: Path, header: Header) -> bool:
@@ -471,7 +443,7 @@ def _checked_state(artifact: Artifact, precision: str, plan: CompilePlan) -> Com
     report, joins = check_state(model, plan.bound.model, grown, most, precision=precision)
     for line in report.notes:
         plan.note(line)
-    checked = _from(artifact, max_error=report.error)
+    checked = with_facts(artifact, max_error=report.error)
     return Compiled(checked if joins else _apart(checked), report)
 
 
