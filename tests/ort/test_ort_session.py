@@ -19,7 +19,7 @@ import pytest
 import autotune
 from autotune import threads as counting
 from autotune.api.compile import compiling
-from autotune.api.compile.compiling import compiled
+from autotune.api.compile.compiling import compiled_anew
 from autotune.api.request import CompileRequest
 from autotune.cache import cache_folder
 from autotune.errors import (
@@ -50,9 +50,9 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def compile_noted(request: CompileRequest) -> Any:
         found.append(request.dims or request.shapes or None)
-        return compiled(request)
+        return compiled_anew(request)
 
-    monkeypatch.setattr(compiling, "compiled", compile_noted)
+    monkeypatch.setattr(compiling, "compiled_anew", compile_noted)
     return found
 
 
@@ -361,9 +361,9 @@ def test_a_log_beside_the_model_is_used_if_it_fits(
 
     def compile_noted(request: Any) -> Any:
         logs.append(request.log)
-        return compiled(request)
+        return compiled_anew(request)
 
-    monkeypatch.setattr(compiling, "compiled", compile_noted)
+    monkeypatch.setattr(compiling, "compiled_anew", compile_noted)
     log = path.with_suffix(".jsonl")
     autotune.tune(path, log, trials=2, threads=1, compare=False)
     ort.InferenceSession(path)
