@@ -202,13 +202,13 @@ def test_one_compilation_is_for_all_sizes(
     from autotune.api.compile import compiling
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiled_before, found = compiling.compiled, []
+    compiled_before, found = compiling.compiled_anew, []
 
     def noted(request: Any) -> Any:
         found.append(dict(request.dims or {}))
         return compiled_before(request)
 
-    monkeypatch.setattr(compiling, "compiled", noted)
+    monkeypatch.setattr(compiling, "compiled_anew", noted)
     linear = torch.nn.Linear(8, 24).eval()
 
     def attention(x: Any) -> Any:

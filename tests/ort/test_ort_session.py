@@ -423,7 +423,7 @@ def test_compiled_code_beside_a_model_is_not_run(
 ) -> None:
     """A folder with a model may come from anywhere; a compiled file in it is native code."""
     path = saved(STATIC)
-    compiled(CompileRequest(path, threads=1)).artifact.save(path.with_suffix(".atn"))
+    compiled_anew(CompileRequest(path, threads=1)).artifact.save(path.with_suffix(".atn"))
     session_of(path)
     assert len(compilations) == 1
 
