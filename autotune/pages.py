@@ -51,7 +51,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class _Mapping:
-    """Bytes that NumPy arrays can be of; the pages go with the last of them."""
+    """Memory for NumPy arrays; the pages go with the last of them."""
 
     def __init__(self, n_bytes: int, protection: int, flags: int, file: int, offset: int) -> None:
         address = _libc().mmap(None, n_bytes, protection, flags, file, offset)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.console import columns
 from autotune.units import counted, format_seconds
 
 if TYPE_CHECKING:
-    from autotune.network.bench.bench import BenchResult
+    from autotune.network.bench.bench import BenchResult, Comparison
     from autotune.network.bench.callers import CallersResult
     from autotune.network.bench.gate import GateVerdict
     from autotune.network.bench.profile import NetworkProfile, TaskTime
@@ -28,16 +29,51 @@ _LEAST = ("std", "min", "max", "mean", "threads", "p99", "error", "per second", 
 """Columns that a narrow terminal does without, by rising worth."""
 
 
+def _sides(
+    result: Comparison[Any],
+    shown: Mapping[str, str],
+    compared: Mapping[str, Callable[[str, Any], str]],
+    least: Sequence[str] = (),
+) -> str:
+    """A row per side: of its JSON what is `shown`, by the names of columns, and beside others
+    what is `compared`."""
+    more = compared if result.baselines else {}
+    rows = []
+    for name, timing in result.sides.items():
+        data = timing.to_json()
+        cells = (_cell(key, data[key]) for key in shown.values())
+        rows.append((name, *cells, *(text(name, timing) for text in more.values())))
+    head = ("", *shown, *more)
+    return columns(head, rows, head[1:], least=least)
+
+
+def _cell(key: str, value: float) -> str:
+    if key.endswith("per_s"):
+        return f"{value:.1f}"
+    return format_seconds(value or 1e-12) if key.endswith("_s") else str(value)
+
+
+def _ratio_of(ratios: Mapping[str, float]) -> Callable[[str, Any], str]:
+    return lambda name, timing: f"{ratios[name]:.3f}" if name in ratios else ""
+
+
+def _beside(result: Comparison[Any]) -> dict[str, Callable[[str, Any], str]]:
+    """The ratio and the error of a baseline."""
+
+    def error(name: str, timing: Any) -> str:
+        return "" if timing is result.autotune else f"{timing.max_error or 0.0:.1e}"
+
+    return {"ratio": _ratio_of(result.ratios), "error": error}
+
+
+_COUNTS = {"runs": "runs", "threads": "threads"}
+
+
 def result_text(result: BenchResult) -> str:
     """A row per side, and below it how many times as long ours takes as the best of the others."""
-    times = ("min", "median", "mean", "p95", "p99", "max", "std", "per second", "runs", "threads")
-    versus = ("ratio", "error") if result.baselines else ()
-    head = ("", *times, *versus)
-    rows = [("autotune", *_times(result.autotune.to_json()), *("" for _ in versus))]
-    for name, timing in result.baselines.items():
-        compared = (f"{result.ratios[name]:.3f}", f"{timing.max_error or 0.0:.1e}")
-        rows.append((name, *_times(timing.to_json()), *compared))
-    lines = [columns(head, rows, head[1:], least=_LEAST)]
+    names = ("min", "median", "mean", "p95", "p99", "max", "std")
+    shown = {name: f"{name}_s" for name in names} | {"per second": "inferences_per_s"} | _COUNTS
+    lines = [_sides(result, shown, _beside(result), _LEAST)]
     if result.ratio is not None:
         best = f" to {result.best}, the fastest other" if len(result.baselines) > 1 else ""
         lines.append(f"ratio of medians{best}: {result.ratio:.3f} (below 1: autotune is faster)")
@@ -47,49 +83,21 @@ def result_text(result: BenchResult) -> str:
     return "\n".join(lines)
 
 
-def _times(timing: dict[str, Any]) -> tuple[str, ...]:
-    names = ("min_s", "median_s", "mean_s", "p95_s", "p99_s", "max_s", "std_s")
-    times = (format_seconds(timing[name] or 1e-12) for name in names)
-    return (
-        *times,
-        f"{timing['inferences_per_s']:.1f}",
-        str(timing["runs"]),
-        str(timing["threads"]),
-    )
-
-
 def tokens_text(result: TokensResult) -> str:
     """A row per side: seconds of a prompt and of a single token, and tokens per second."""
-    head = ("", "prompt", "prompt tokens/s", "token", "tokens/s", "rounds", "threads")
-    versus = ("prompt ratio", "token ratio") if result.baselines else ()
-    rows = []
-    for name, timing in {"autotune": result.autotune, **result.baselines}.items():
-        data: dict[str, Any] = timing.to_json()
-        ratios = [r.get(name) for r in (result.prompt_ratios, result.ratios)]
-        compared = tuple("" if r is None else f"{r:.3f}" for r in ratios)
-        prompt, token = (format_seconds(data[f"{kind}_s"]) for kind in ("prompt", "token"))
-        each = (f"{data[f'{kind}tokens_per_s']:.1f}" for kind in ("prompt_", ""))
-        row = (name, prompt, next(each), token, next(each), str(data["rounds"]))
-        rows.append((*row, str(data["threads"]), *compared[: len(versus)]))
-    lines = [columns((*head, *versus), rows, (*head[1:], *versus))]
-    lines.append(f"prompts of {result.autotune.n_prompt} tokens")
-    return "\n".join(lines)
+    shown = {"prompt": "prompt_s", "prompt tokens/s": "prompt_tokens_per_s", "token": "token_s"}
+    shown |= {"tokens/s": "tokens_per_s", "rounds": "rounds", "threads": "threads"}
+    ratios = {"prompt ratio": result.prompt_ratios, "token ratio": result.ratios}
+    text = _sides(result, shown, {name: _ratio_of(known) for name, known in ratios.items()})
+    return f"{text}\nprompts of {result.autotune.n_prompt} tokens"
 
 
 def callers_text(result: CallersResult) -> str:
     """A row per side: inferences per second of all callers, and latencies of single inferences."""
-    times = ("mean", "p50", "p95", "p99", "max")
-    versus = ("ratio", "error") if result.baselines else ()
-    head = ("", "per second", *times, "runs", "threads", *versus)
-    rows = []
-    for name, timing in {"autotune": result.autotune, **result.baselines}.items():
-        data: dict[str, Any] = timing.to_json()
-        row = (name, f"{timing.per_s:.1f}", *(format_seconds(data[f"{t}_s"]) for t in times))
-        ratio = f"{result.ratios[name]:.3f}" if name in result.ratios else ""
-        error = f"{timing.max_error:.1e}" if timing.max_error is not None else ""
-        rows.append((*row, str(data["runs"]), str(data["threads"]), *(ratio, error)[: len(versus)]))
-    n_callers = result.autotune.n_callers
-    lines = [columns(head, rows, head[1:], least=_LEAST), f"callers: {n_callers}"]
+    names = ("mean", "p50", "p95", "p99", "max")
+    shown = {"per second": "inferences_per_s"} | {name: f"{name}_s" for name in names} | _COUNTS
+    lines = [_sides(result, shown, _beside(result), _LEAST)]
+    lines.append(f"callers: {result.autotune.n_callers}")
     if result.ratio is not None:
         lines.append(
             f"ratio of seconds per inference to {result.best}: {result.ratio:.3f} "

@@ -159,7 +159,7 @@ def _results(a: Compute, b: Compute, known: Known) -> Iterator[int | None]:
 
 
 class _Foreign(Exception):
-    """An element reads another sample than its own, or knows which one it is of."""
+    """An element reads another sample than its own, or knows the number of its own."""
 
 
 def _form(op: Compute, place: _Place | None, known: Known, n: int) -> object:

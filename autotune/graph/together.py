@@ -160,7 +160,7 @@ def together(
     length: str = "",
     moving: Collection[int] = (),
 ) -> tuple[Graph, Graph, dict[str, str]]:
-    """A model for a step of `k` sessions, and the length of the session that a tensor is of.
+    """A model for a step of `k` sessions, and the length of the session of a tensor.
 
     `stored`: `graph` after all passes; `moving`: its nodes that follow the `length` of a session.
     Raises NotCompilable where an input or an output has no dimension for them.

@@ -51,7 +51,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class SavedBench:
-    """The file of `bench --save`: the rounds of each variant, and the artifact that they are of.
+    """The file of `bench --save`: the rounds of each variant, and their artifact.
 
     `artifact`, `digest`: its path and the SHA-256 of its content, "" where it came from no file.
     """

@@ -367,7 +367,7 @@ class _Lifter:
         return replace(found, inputs=found.inputs | numbers)
 
     def _value(self, name: str, group: Group) -> str:
-        """The value that holds a number for a group: of the session that it is of."""
+        """The value that holds a number for a group: that of its session."""
         owners = self.imports[0].owners
         if not owners or name not in self.given:
             return self.ports[name]

@@ -84,13 +84,13 @@ def _number(operands: Operands, n: int) -> Expr:
 
 
 def _group(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """y[k] = the batch and class that place k is of: x[k] over `size`."""
+    """y[k] = the batch and class of place k: x[k] over `size`."""
     x, (k,) = tensor(operands, 0), axes_of(shape)
     return scope.compute("group", (k,), binary("quot", x[k], Const(node.attrs["size"], INDEX)))
 
 
 def _box(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """y[k] = the box that place order[k] is of."""
+    """y[k] = the box of place order[k]."""
     x, order, (k,) = tensor(operands, 0), tensor(operands, 1), axes_of(shape)
     place = x[inside(order[k], shape[0])]
     return scope.compute("box", (k,), binary("rem", place, Const(node.attrs["size"], INDEX)))

@@ -7,7 +7,7 @@
 A batch goes as bytes to one function of the installed package, on whichever device of its kind is
 free. Where a worker dies, Dask runs the batch on another; one that has ended several workers is
 measured candidate by candidate, so that the culprit alone has the status of a crash. What comes
-back is read like a stranger's: a device that sends anything but results is left out, and another
+back is not trusted: a device that sends anything but results is left out, and another
 one of its kind measures the batch.
 """
 

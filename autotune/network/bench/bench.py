@@ -116,6 +116,16 @@ class Comparison(Generic[T]):
         raise NotImplementedError
 
     @property
+    def sides(self) -> dict[str, T]:
+        """Ours first, then the others, by name."""
+        return {"autotune": self.autotune, **self.baselines}
+
+    def __repr__(self) -> str:
+        return cut(
+            f"{type(self).__name__}({', '.join(f'{n} {t!r}' for n, t in self.sides.items())})"
+        )
+
+    @property
     def best(self) -> str | None:
         """The fastest baseline."""
         return max(self.ratios, key=self.ratios.__getitem__, default=None)
@@ -150,8 +160,7 @@ class BenchResult(Comparison[Timing]):
         return {name: self.autotune.median_s / t.median_s for name, t in self.baselines.items()}
 
     def __repr__(self) -> str:
-        sides = {"autotune": self.autotune, **self.baselines}
-        medians = ", ".join(f"{n} {format_seconds(t.median_s)}" for n, t in sides.items())
+        medians = ", ".join(f"{n} {format_seconds(t.median_s)}" for n, t in self.sides.items())
         ratio = "" if self.ratio is None else f", ratio {self.ratio:.3f}"
         return cut(f"BenchResult({medians}{ratio})")
 
@@ -202,21 +211,40 @@ def bench(
     `usage`: reads processor times, to detect co-tenants. `wide`: inputs that the baselines
     take in float32, whatever the model does; nothing is converted while time is taken.
     """
-    runners = dict(baselines or {})
-    inputs = random_inputs(model.input_info, seed) if given is None else given
-    theirs = {n: a.astype(np.float32, copy=False) if n in wide else a for n, a in inputs.items()}
+    each = {name: [run] for name, run in (baselines or {}).items()}
+    calls, errors = contestants(model, each, 1, given, wide, seed)
     trips = _Trips(CoreLatency(model.artifact.target, model.n_threads))
-    ours = model.run(inputs)
-    errors = {name: error_on(model, inputs, run(theirs), ours) for name, run in runners.items()}
-    sides = [partial(model.run, inputs), *(partial(run, theirs) for run in runners.values())]
     before = usage() if usage else None
-    first, *others = (tuple(t) for t in interleave(sides, min_runs, min_s, trips.add))
+    times = interleave([call for (call,) in calls.values()], min_runs, min_s, trips.add)
     timings = {
-        name: Timing(times_s, model.n_threads, errors[name])
-        for name, times_s in zip(runners, others, strict=True)
+        name: Timing(tuple(times_s), model.n_threads, errors.get(name))
+        for name, times_s in zip(calls, times, strict=True)
     }
     noise = judge(before, usage(), trips.times_s) if usage and before else None
-    return BenchResult(Timing(first, model.n_threads), timings, trips.median_s, noise=noise)
+    return BenchResult(timings.pop("autotune"), timings, trips.median_s, noise=noise)
+
+
+Call = Callable[[], object]
+
+
+def contestants(
+    model: Model,
+    baselines: Mapping[str, Sequence[Runner]],
+    n_callers: int,
+    given: Mapping[str, Array] | None,
+    wide: Collection[str],
+    seed: int,
+) -> tuple[dict[str, Sequence[Call]], dict[str, float]]:
+    """Inferences on the same inputs, for each caller of every side, ours first; errors of others.
+
+    `baselines`, `given` and `wide` as of `bench`.
+    """
+    inputs = random_inputs(model.input_info, seed) if given is None else given
+    theirs = {n: a.astype(np.float32, copy=False) if n in wide else a for n, a in inputs.items()}
+    ours = model.run(inputs)
+    errors = {n: error_on(model, inputs, each[0](theirs), ours) for n, each in baselines.items()}
+    others = {n: [partial(run, theirs) for run in each] for n, each in baselines.items()}
+    return {"autotune": [partial(model.run, inputs)] * n_callers, **others}, errors
 
 
 @dataclass(slots=True)

@@ -15,25 +15,20 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
-
-import numpy as np
 
 from autotune.brief import cut
 from autotune.errors import UsageError
 from autotune.measure.timing.noise import Usage, judge
 from autotune.measure.timing.turns import turns
-from autotune.network.bench.bench import PAUSE_S, Comparison, error_on, percentile
+from autotune.network.bench.bench import PAUSE_S, Call, Comparison, contestants, percentile
 from autotune.network.runtime.baselines import Runner
-from autotune.network.runtime.runtime import Model, random_inputs
+from autotune.network.runtime.runtime import Model
 from autotune.units import counted, format_seconds
 
 BLOCK_S = 0.5
 MOST_CALLERS = 1024
-
-Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -92,8 +87,7 @@ class CallersResult(Comparison[CallersTiming]):
         return {name: t.per_s / self.autotune.per_s for name, t in self.baselines.items()}
 
     def __repr__(self) -> str:
-        sides = {"autotune": self.autotune, **self.baselines}
-        rates = ", ".join(f"{name} {t.per_s:.1f}/s" for name, t in sides.items())
+        rates = ", ".join(f"{name} {t.per_s:.1f}/s" for name, t in self.sides.items())
         return cut(f"CallersResult({self.autotune.n_callers} callers: {rates})")
 
     def to_json(self) -> dict[str, Any]:
@@ -118,22 +112,15 @@ def bench_callers(
     for a number of callers that is out of range, or that the system does not let start.
     """
     require_callers(n_callers)
-    runners = dict(baselines or {})
-    inputs = random_inputs(model.input_info, seed) if given is None else given
-    theirs = {n: a.astype(np.float32, copy=False) if n in wide else a for n, a in inputs.items()}
-    ours = model.run(inputs)
-    errors = {n: error_on(model, inputs, each[0](theirs), ours) for n, each in runners.items()}
-    sides: list[Sequence[Call]] = [[partial(model.run, inputs)] * n_callers]
-    sides += [[partial(run, theirs) for run in each] for each in runners.values()]
+    sides, errors = contestants(model, baselines or {}, n_callers, given, wide, seed)
     before = usage() if usage else None
-    found = [
-        CallersTiming(tuple(times_s), n_done, seconds, n_callers, model.n_threads, error)
-        for (times_s, n_done, seconds), error in zip(
-            called(sides, min_s), [None, *errors.values()], strict=True
-        )
-    ]
+    given_s = called([*sides.values()], min_s)
+    found = {
+        name: CallersTiming(tuple(times_s), n, s, n_callers, model.n_threads, errors.get(name))
+        for name, (times_s, n, s) in zip(sides, given_s, strict=True)
+    }
     noise = judge(before, usage(), ()) if usage and before else None
-    return CallersResult(found[0], dict(zip(runners, found[1:], strict=True)), noise=noise)
+    return CallersResult(found.pop("autotune"), found, noise=noise)
 
 
 def require_callers(n_callers: int) -> None:

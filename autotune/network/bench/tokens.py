@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.brief import cut
 from autotune.measure.timing.noise import Usage, judge
 from autotune.measure.timing.turns import turns
 from autotune.network.bench.bench import PAUSE_S, Comparison
@@ -75,10 +74,6 @@ class TokensResult(Comparison[TokensTiming]):
         """The same for prompts."""
         return {name: self.autotune.prompt_s / t.prompt_s for name, t in self.baselines.items()}
 
-    def __repr__(self) -> str:
-        sides = {"autotune": self.autotune, **self.baselines}
-        return cut(f"TokensResult({', '.join(f'{name} {t!r}' for name, t in sides.items())})")
-
     def to_json(self) -> dict[str, Any]:
         """As of `bench.BenchResult`; `ratio` is of single tokens, `prompt_ratio` of prompts."""
         return self.sides_json(prompt_ratio=max(self.prompt_ratios.values(), default=None))
@@ -108,9 +103,8 @@ def bench_tokens(
                 spent[name] += sum(found)
         n += 1
     noise = judge(before, usage(), ()) if usage and before else None
-    timings = {name: _timing(found, prompt.size, n_threads) for name, found in times.items()}
-    ours, *others = timings.values()
-    return TokensResult(ours, dict(zip(list(sides)[1:], others, strict=True)), noise=noise)
+    ours, *others = ((n, _timing(found, prompt.size, n_threads)) for n, found in times.items())
+    return TokensResult(ours[1], dict(others), noise=noise)
 
 
 def _timing(times: list[tuple[float, float]], n_prompt: int, n_threads: int) -> TokensTiming:

@@ -1,4 +1,4 @@
-"""⑩ The interface of an exported network: what the header, the tables and the signature are of."""
+"""⑩ The interface of an exported network, for its header, tables and signature."""
 
 from __future__ import annotations
 

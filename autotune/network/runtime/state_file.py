@@ -3,7 +3,7 @@
     state_of.npy            [the digest of the model, the number of filled places], as JSON
     state/NAME.npy          the filled places of each buffer, as they are stored
 
-A file may be damaged, or of somebody else: what its headers say is compared with what the session
+A file may be damaged, or of another program: what its headers say is compared with what the session
 holds before anything is read.
 """
 
