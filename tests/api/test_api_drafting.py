@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,12 @@ from autotune.result import MeasureResult, MeasureStatus
 from autotune.schedule.steps import steps_text
 from autotune.search.alike import Known, adapted, carried, known_of
 from autotune.search.cost.analytic import estimate_s
-from autotune.search.defaults import default_alternatives, default_candidate
+from autotune.search.defaults import (
+    Choice,
+    default_alternatives,
+    default_candidate,
+    default_choice,
+)
 from autotune.search.policy import Candidate
 from autotune.target import parse_target
 from autotune.te.dag import ComputeDAG, compute, placeholder
@@ -42,11 +48,13 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Tasks for which all structures were looked at."""
     found: list[str] = []
 
-    def counted(dag: ComputeDAG, *args: object) -> object:
-        found.append(dag.key)
-        return default_candidate(dag, *args)  # type: ignore[arg-type]
+    def counted(dag: ComputeDAG, *args: Any) -> Choice:
+        *_, among = args
+        if not among:
+            found.append(dag.key)
+        return default_choice(dag, *args)
 
-    monkeypatch.setattr(drafting, "default_candidate", counted)
+    monkeypatch.setattr(drafting, "default_choice", counted)
     return found
 
 
@@ -94,10 +102,24 @@ def test_another_extent_is_not_searched_and_again_nothing_is(
     assert len(searched) == 1
 
 
-def test_without_a_store_the_cost_model_decides_alone(searched: list[str]) -> None:
-    dags = [product(64), product(80)]
-    assert drafts(None).of(dags, quiet) == [default_candidate(dag, TARGET, 2) for dag in dags]
+def test_tasks_of_one_form_are_searched_once_and_cost_hardly_more(
+    tmp_path: Path, searched: list[str]
+) -> None:
+    """Without a store as with an empty one, and the same whenever it is asked again."""
+    dags = [product(n) for n in (64, 80, 12, 100, 196, 48)]
+    found = drafts(None).of(dags, quiet)
+    assert len(searched) == 1, "all structures were looked at for several tasks of a form"
+    for dag, one in zip(dags, found, strict=True):
+        best = default_candidate(dag, TARGET, 2)
+        assert (one.predicted_s or 0) <= 1.1 * (best.predicted_s or 0)
+        assert lower(dag, one.steps).kernels
+    store = FileStore(tmp_path, 1 << 24)
+    assert drafts(store).of(dags, quiet) == found
     assert len(searched) == 2
+    assert drafts(store).of(dags, quiet) == found
+    assert [drafts(store).untuned(dag, dags) for dag in dags] == found
+    assert len(searched) == 2
+    assert [drafts(None).untuned(dag, dags) for dag in dags[:2]] == found[:2]
 
 
 def test_what_was_measured_at_another_extent_comes_first(searched: list[str]) -> None:

@@ -5,25 +5,26 @@ Drafts(plan's settings).of(dags) ─► candidates
 In this order: of schedules that were measured for tasks which differ in extents alone the one that
 is expected to be fastest; what the store knows of the very task; the structure that was measured or
 chosen for a task which differs in extents alone, where it is as efficient (`search.alike`); the
-best that the cost model finds in all structures.
+best that the cost model finds, in all structures for the first task of a form, and for the others
+of the network in those that are the best of the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TypeAlias
 
-from autotune.cache import FileStore
+from autotune.cache import FileStore, key_of
 from autotune.errors import AutotuneError
 from autotune.measure.processes.parallel_map import OnProgress, parallel_map
 from autotune.records import Log, MeasureRecord, ranked_records
 from autotune.search.alike import Chosen, Known, adapted, carried, known_of
 from autotune.search.cost.analytic import estimate_s
-from autotune.search.defaults import candidate_key, decode, default_candidate, encode
+from autotune.search.defaults import candidate_key, decode, default_choice, encode
 from autotune.search.policy import Candidate
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
@@ -40,16 +41,29 @@ _NEARLY = 1.2
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A candidate: as it was measured at other extents, with the structure of one of other extents,
-    or of all that there are.
+    or of all that there are; then these are the best `structures`.
     """
 
     candidate: Candidate
     is_carried: bool = False
     is_adapted: bool = False
+    structures: tuple[str, ...] = ()
 
 
-_Item: TypeAlias = tuple[ComputeDAG, tuple[Known, ...], tuple[Known, ...]]
-"""A task, what was measured of tasks of its form, and what was chosen for some."""
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A task, what was measured of tasks of its form, what was chosen for some, and the structures
+    to look at: none for all.
+    """
+
+    dag: ComputeDAG
+    measured: tuple[Known, ...] = ()
+    alike: tuple[Known, ...] = ()
+    among: tuple[str, ...] = ()
+
+    def after(self, first: Draft | None) -> _Item:
+        """The same with the structures of the first task of its form."""
+        return self if first is None else replace(self, among=first.structures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +86,57 @@ class Drafts:
     def drafts(self, dags: Sequence[ComputeDAG], tell: OnProgress) -> list[Draft]:
         """`of`, with the origins of the candidates."""
         forms = [form_of(dag) for dag in dags]
+        leaders = _leaders(dags, forms)
         measured = self._measured(forms)
-        found: list[Draft | None] = [
-            None if form.text in measured else self._kept(dag)
-            for dag, form in zip(dags, forms, strict=True)
-        ]
-        missing = [n for n, draft in enumerate(found) if draft is None]
-        items: list[_Item] = []
-        for n in missing:
-            near = _nearest(forms[n], measured.get(forms[n].text, ()))
-            alike = (*(some[0] for some in near), *self._chosen_before(forms[n]))
-            items.append((dags[n], tuple(chain(*near)), alike[:_MOST_ALIKE]))
+        found: dict[int, Draft] = {}
+        for n, form in enumerate(forms):
+            kept = None if form.text in measured else self._kept(dags[n], dags[leaders[n]])
+            found |= {} if kept is None else {n: kept}
+        n_before = len(found)
 
         def tell_all(n_done: int, n_all: int) -> None:
-            tell(len(dags) - n_all + n_done, len(dags))
+            tell(n_before + n_done, len(dags))
 
-        draft = partial(
+        missing = [n for n in range(len(dags)) if n not in found]
+        items = {n: self._item(dags[n], forms[n], measured) for n in missing}
+        for those in ([n for n in missing if leaders[n] == n], missing):
+            todo = [n for n in those if n not in found]
+            n_before = len(found)
+            made = parallel_map(
+                self._draft, [items[n].after(found.get(leaders[n])) for n in todo], tell_all
+            )
+            for n, one in zip(todo, made, strict=True):
+                found[n] = one
+                self._keep(dags[n], dags[leaders[n]], forms[n], one)
+        return [found[n] for n in range(len(dags))]
+
+    def untuned(self, dag: ComputeDAG, dags: Sequence[ComputeDAG]) -> Candidate:
+        """The default of one of the tasks of a network of which nothing is known."""
+        forms = [form_of(one) for one in dags]
+        at = next(n for n, one in enumerate(dags) if one.key == dag.key)
+        leader = dags[_leaders(dags, forms)[at]]
+        first = self._sought(leader, leader)
+        return (first if leader.key == dag.key else self._sought(dag, leader, first)).candidate
+
+    def _sought(self, dag: ComputeDAG, leader: ComputeDAG, first: Draft | None = None) -> Draft:
+        kept = self._kept(dag, leader)
+        if kept is None:
+            kept = self._draft(_Item(dag).after(first))
+            self._keep_searched(dag, leader, kept)
+        return kept
+
+    @property
+    def _draft(self) -> Callable[[_Item], Draft]:
+        return partial(
             _draft, target=self.target, n_threads=self.n_threads, max_error=self.max_error
         )
-        for n, made in zip(missing, parallel_map(draft, items, tell_all), strict=True):
-            found[n] = made
-            self._keep(dags[n], forms[n], made)
-        return [one for one in found if one is not None]
+
+    def _item(
+        self, dag: ComputeDAG, form: Skeleton, measured: Mapping[str, list[list[Known]]]
+    ) -> _Item:
+        near = _nearest(form, measured.get(form.text, ()))
+        alike = (*(some[0] for some in near), *self._chosen_before(form))[:_MOST_ALIKE]
+        return _Item(dag, tuple(chain(*near)), alike)
 
     @property
     def _chosen(self) -> Chosen | None:
@@ -101,25 +144,36 @@ class Drafts:
             return None
         return Chosen(self.store, self.target, self.n_threads, self.max_error)
 
-    def _key(self, dag: ComputeDAG) -> str:
-        return candidate_key(dag, self.target, self.n_threads, self.max_error)
+    def _key(self, dag: ComputeDAG, leader: ComputeDAG) -> str:
+        of = self.target, self.n_threads, self.max_error
+        own = candidate_key(dag, *of)
+        return own if dag is leader else key_of("follower", own, candidate_key(leader, *of))
 
-    def _kept(self, dag: ComputeDAG) -> Draft | None:
-        content = self.store.get(self._key(dag)) if self.store else None
-        if content is not None:
-            with suppress(ValueError):  # of a format that this is not
-                return Draft(decode(content))
+    def _kept(self, dag: ComputeDAG, leader: ComputeDAG) -> Draft | None:
+        key = self._key(dag, leader)
+        content = self.store.get(key) if self.store else None
+        if self.store is None or content is None:
+            return None
+        with suppress(ValueError):  # of a format that this is not
+            structures = json.loads(self.store.get(key_of("structures", key)) or b"[]")
+            return Draft(decode(content), structures=tuple(structures))
         return None
 
     def _chosen_before(self, form: Skeleton) -> list[Known]:
         return self._chosen.of(form) if self._chosen else []
 
-    def _keep(self, dag: ComputeDAG, form: Skeleton, draft: Draft) -> None:
+    def _keep(self, dag: ComputeDAG, leader: ComputeDAG, form: Skeleton, draft: Draft) -> None:
         if self.store is None or self._chosen is None or draft.is_carried:
             return
         self._chosen.add(form, known_of(dag, draft.candidate))
         if not draft.is_adapted:
-            self.store.put(self._key(dag), encode(draft.candidate))
+            self._keep_searched(dag, leader, draft)
+
+    def _keep_searched(self, dag: ComputeDAG, leader: ComputeDAG, draft: Draft) -> None:
+        if self.store is not None:
+            key = self._key(dag, leader)
+            self.store.put(key_of("structures", key), json.dumps(draft.structures).encode())
+            self.store.put(key, encode(draft.candidate))
 
     def _measured(self, forms: Sequence[Skeleton]) -> Mapping[str, list[list[Known]]]:
         """The best schedules of each task of the log of these forms, by form."""
@@ -155,8 +209,20 @@ def _nearest(form: Skeleton, tasks: Iterable[list[Known]]) -> list[list[Known]]:
     return sorted(tasks, key=lambda known: form.distance(known[0].extents))[:_MOST_NEIGHBOURS]
 
 
+def _leaders(dags: Sequence[ComputeDAG], forms: Sequence[Skeleton]) -> list[int]:
+    """For each task the one of its form with the median of operations, which may be itself."""
+    of_form: dict[str, list[int]] = {}
+    for n, form in enumerate(forms):
+        of_form.setdefault(form.text, []).append(n)
+    middle = {
+        text: sorted(those, key=lambda n: (dags[n].flops, dags[n].key))[len(those) // 2]
+        for text, those in of_form.items()
+    }
+    return [middle[form.text] for form in forms]
+
+
 def _draft(item: _Item, target: Target, n_threads: int, max_error: float) -> Draft:
-    dag, measured, alike = item
+    dag, measured, alike = item.dag, item.measured, item.alike
     settings = target, n_threads, max_error
     if measured and (found := carried(dag, measured, *settings)) is not None:
         return Draft(found, is_carried=True)
@@ -167,4 +233,5 @@ def _draft(item: _Item, target: Target, n_threads: int, max_error: float) -> Dra
         found = adapted(dag, known, *settings)
         if found is not None:
             return Draft(found, is_adapted=True)
-    return Draft(default_candidate(dag, *settings))
+    choice = default_choice(dag, *settings, item.among)
+    return Draft(choice.candidate, structures=choice.structures)

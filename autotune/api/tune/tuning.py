@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from autotune.api.bindings import Variant
+from autotune.api.compile.drafting import Drafts
 from autotune.api.request import Note, never, silent
 from autotune.api.rules import rules_of
 from autotune.api.tune.machines import device_of
@@ -42,7 +43,6 @@ from autotune.measure.measurer import Measurer
 from autotune.measure.memory_plan import plan_memory, private_bytes
 from autotune.measure.options import MeasureOptions
 from autotune.measure.pipeline import PipelinedMeasurer, measurer_for
-from autotune.measure.processes.cached_map import cached_map
 from autotune.measure.processes.parallel_map import parallel_map
 from autotune.measure.protocols import Device
 from autotune.measure.threads import default_threads
@@ -52,7 +52,6 @@ from autotune.network.compile.aliasing import overwritable
 from autotune.network.compile.row_strides import dense_operands
 from autotune.records import Header, HeaderNetwork, HeaderVariant, Journal, Log, Workload
 from autotune.search.cost.ranker import Ranker
-from autotune.search.defaults import candidate_key, decode, default_candidate, encode
 from autotune.search.elite_pool import ElitePool
 from autotune.search.partial import Rule
 from autotune.search.policy import FIRST_BATCH, Candidate, SketchPolicy
@@ -213,10 +212,8 @@ class Tuning:
     def _default_of(self, dag: ComputeDAG) -> Candidate | None:
         """The program that a task has without tuning, as `compile` keeps it; None: it has none."""
         settings = self._header.target, self._header.n_threads, self._config.task_error
-        names = [candidate_key(dag, *settings)]
         with suppress(NoValidSchedule):
-            choose = partial(_default, settings=settings)
-            return cached_map(choose, [dag], names, program_store(), encode, decode)[0]
+            return Drafts(*settings, program_store()).untuned(dag, [t.dag for t in self._tasks])
         return None
 
 
@@ -231,10 +228,6 @@ def first_batch(
     """The first `n` candidates of a task, when nothing is known of any."""
     rng = np.random.default_rng([seed, int(dag.key, 16)])
     return SketchPolicy(dag, target, n_threads, Ranker(seed), rng).propose(2 * n)[:n]
-
-
-def _default(dag: ComputeDAG, settings: tuple[Target, int, float]) -> Candidate:
-    return default_candidate(dag, *settings)
 
 
 def _noises(session: Session, measurer: Measurer | PipelinedMeasurer) -> Callable[[], Event | None]:
