@@ -168,7 +168,7 @@ def _compile_model(
         say(str(done.report))
         for line in done.report.lines:
             say(f"  {line}")
-    done.artifact.save(path)
+    done.save(path)
     working = format_bytes(max(variant.arena_bytes for variant in done.artifact.variants))
     n_networks = len(done.artifact.variants)
     several = f"{n_networks} variants, " if n_networks > 1 else ""

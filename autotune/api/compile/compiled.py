@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from autotune.brief import brief
+from autotune.files import replacing
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.check.accuracy import Report
 from autotune.network.runtime.arguments import Inputs
 from autotune.network.runtime.loading import model_of
 from autotune.network.runtime.runtime import Model
+
+_BLOCK = 1 << 20
 
 
 @brief
@@ -19,12 +24,17 @@ from autotune.network.runtime.runtime import Model
 class Compiled:
     """An artifact, and the report of its check; None where it was not checked.
 
-    `is_kept`: it was compiled and checked before, and found in the cache folder.
+    `kept_at`: the file of the cache folder that it was read from, compiled and checked before.
     """
 
     artifact: Artifact
     report: Report | None
-    is_kept: bool = False
+    kept_at: Path | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it was compiled and checked before, and found in the cache folder."""
+        return self.kept_at is not None
 
     @property
     def error(self) -> float | None:
@@ -33,6 +43,11 @@ class Compiled:
 
     def save(self, path: str | Path) -> Path:
         """Write the artifact to a file, as `Artifact.save`; returns its path."""
+        if self.kept_at is not None:
+            with suppress(FileNotFoundError):  # it leaves the cache at any time
+                with open(self.kept_at, "rb") as source, replacing(Path(path)) as file:
+                    shutil.copyfileobj(source, file, _BLOCK)
+                return Path(path)
         self.artifact.save(Path(path))
         return Path(path)
 

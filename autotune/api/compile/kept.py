@@ -79,12 +79,12 @@ def kept_or_made(
         return make(request)
     found = _found(of.key)
     if found is not None:
-        told, artifact = found
+        told, artifact, place = found
         for text in told.notes:
             request.note(text)
         remember(of.model, of.digest)
         known = with_facts(artifact, model_path=str(of.model), constant_kinds=told.kinds)
-        return Compiled(known, told.report, is_kept=True)
+        return Compiled(known, told.report, place)
     notes: list[str] = []
 
     def note(text: str) -> None:
@@ -194,12 +194,12 @@ def _version(package: str) -> str:
         return ""
 
 
-def _found(key: str) -> tuple[_Told, Artifact] | None:
+def _found(key: str) -> tuple[_Told, Artifact, Path] | None:
     text, path = program_store().get(key), artifact_store().find(key)
     if text is None or path is None:
         return None
     try:
-        return from_json(_Told, json.loads(text)), read_artifact(path)
+        return from_json(_Told, json.loads(text)), read_artifact(path), path
     except (AutotuneError, ValueError):  # damaged, removed just now, or of another form
         artifact_store().remove(key)
         return None
