@@ -16,8 +16,7 @@ computed for all threads of a block, between two barriers of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -35,6 +34,7 @@ from autotune.loopir.guarding import (
 )
 from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
 from autotune.loopir.launch import check_launch, of_block
+from autotune.loopir.leaves import Leaf, Placed, Reduction, Update, accumulator_of, filled
 from autotune.loopir.local_buffers import check_stack, local_region, padded_rows
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import (
@@ -64,7 +64,6 @@ from autotune.schedule.steps import LAUNCH_INDICES
 from autotune.strides import dense, padded_strides
 from autotune.te.arith import simplify
 from autotune.te.expr import (
-    REDUCE_BINARY,
     Const,
     Expr,
     Load,
@@ -72,11 +71,9 @@ from autotune.te.expr import (
     Select,
     Tensor,
     Var,
-    binary,
     both,
     compare,
     floordiv,
-    identity,
     idx,
     maximum,
     minimum,
@@ -87,7 +84,6 @@ from autotune.te.expr import (
     variables,
 )
 from autotune.te.prefixes import prefixes
-from autotune.te.routes import Route
 
 
 def build_nests(program: Program, lowering: Lowering) -> Program:
@@ -129,7 +125,7 @@ class _Nest:
         inst = Instance(stage, tuple(idx(0) for _ in stage.op.axes), extents)
         follows = not self.guarded.recorded_by(stage.name)  # flags of all iterations are written
         lets, total, live, ranges = _decode(inst, follows)
-        body = self._loops(inst, 0, ranges, _Leaf(self._plain))
+        body = self._loops(inst, 0, ranges, Leaf(self._plain))
         body = self._guarded(inst, body, total, ranges)
         check_stack(stage.name, body)
         return Kernel(f"k{number}_{_symbol(stage.name)}", total, "t", (), (*lets, *body), live=live)
@@ -139,7 +135,7 @@ class _Nest:
         name = self.root.name
         if needed := self.guarded.needed_by(name):
             exact = self._exact()
-            plain = exact._loops(exact._version(inst), 0, ranges, _Leaf(exact._plain))
+            plain = exact._loops(exact._version(inst), 0, ranges, Leaf(exact._plain))
             body = unless_flagged([self.guarded.flags[d] for d in needed], body, plain)
         for data in self.guarded.recorded_by(name):
             flags = self.guarded.flags[data] = flags_of(data, total)
@@ -157,7 +153,7 @@ class _Nest:
 
     # --- one stage ----------------------------------------------------------------------------
 
-    def _loops(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+    def _loops(self, inst: Instance, depth: int, ranges: Ranges, leaf: Leaf) -> Body:
         """Loops `depth`… of a stage around `leaf`, with the stages attached inside them."""
         found = versions(inst, depth, ranges, lambda i, r: self._loops(i, depth, r, leaf))
         if found is not None:
@@ -165,16 +161,16 @@ class _Nest:
         body = self._inside(inst, depth, ranges, leaf)
         return self._attach(inst, depth, body, ranges) if depth else body
 
-    def _inside(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+    def _inside(self, inst: Instance, depth: int, ranges: Ranges, leaf: Leaf) -> Body:
         """Loops `depth`… of a stage, without stages attached to the loop before them."""
         stage = inst.stage
-        if self._is_routed(inst, depth) and not isinstance(leaf, _Update):
+        if self._is_routed(inst, depth) and not isinstance(leaf, Update):
             return self._scatter(inst, depth, ranges)
-        if stage.op.reduce_axes and depth == stage.register_depth and not isinstance(leaf, _Update):
+        if stage.op.reduce_axes and depth == stage.register_depth and not isinstance(leaf, Update):
             return self._accumulate(inst, depth, ranges)
         return self._loop(inst, depth, ranges, leaf)
 
-    def _loop(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+    def _loop(self, inst: Instance, depth: int, ranges: Ranges, leaf: Leaf) -> Body:
         stage = inst.stage
         if depth == len(stage.iters):
             return leaf(inst, ranges)
@@ -182,12 +178,12 @@ class _Nest:
         extent = inst.sizes[it.name]
         inside = ranges if extent == 1 else ranges | {loop_var(stage, it): (0, extent - 1)}
         body = self._loops(inst, depth + 1, inside, leaf)
-        if isinstance(leaf, _Placed) and it.name == leaf.routed[0]:
+        if isinstance(leaf, Placed) and it.name == leaf.routed[0]:
             body = leaf.place(inst, body, ranges)
-        if not isinstance(leaf, _Update):
+        if not isinstance(leaf, Update):
             body = self._up_to_length(inst, depth, inside, body)
         limit = inst.limit(it, ranges)
-        if isinstance(leaf, _Placed) and limit is None:
+        if isinstance(leaf, Placed) and limit is None:
             limit = leaf.route.ends.get(it.name)
         if depth >= stage.n_parallel:
             loop = _loop(stage, it, extent, body, limit)
@@ -214,11 +210,11 @@ class _Nest:
             first = simplify(substitute(at, dict.fromkeys(inner, idx(0))), ranges)
             plain = replace(stage, op=replace(stage.op, body=value.b))
             inside = max(depth + 1, stage.n_parallel)  # parallel loops are around both
-            rest = self._tile(replace(inst, stage=plain), inside, ranges, _Leaf(_filled))
+            rest = self._tile(replace(inst, stage=plain), inside, ranges, Leaf(filled))
             return (If(first, body, rest),)
         return body
 
-    def _tile(self, inst: Instance, depth: int, ranges: Ranges, leaf: _Leaf) -> Body:
+    def _tile(self, inst: Instance, depth: int, ranges: Ranges, leaf: Leaf) -> Body:
         """The spatial loops from `depth` on around `leaf`, and nothing attached."""
         stage = inst.stage
         nest = partial(self._tile, depth=depth, leaf=leaf)
@@ -262,18 +258,18 @@ class _Nest:
         direct = direct and not stage.has_tile  # whose accumulators are registers only
         tile = tuple(i for i in stage.iters[depth:] if i.kind == "spatial")
         shape = tuple(sizes[i.name] for i in tile)
-        where = Instance.target if direct else partial(_accumulator, tile=tile, shape=shape)
-        parts = _Reduction(body, where)
-        init = self._tile(inst, depth, ranges, _Leaf(parts.reset))
+        where = Instance.target if direct else partial(accumulator_of, tile=tile, shape=shape)
+        parts = Reduction(body, where)
+        init = self._tile(inst, depth, ranges, Leaf(parts.reset))
         if outer:
-            resume = self._tile(inst, depth, ranges, _Leaf(parts.resume))
+            resume = self._tile(inst, depth, ranges, Leaf(parts.resume))
             init = (If(_all_zero(inst, outer), init, resume),)
-        update = self._loop(inst, depth, ranges, _Update(parts.update))
+        update = self._loop(inst, depth, ranges, Update(parts.update))
         if stage.op.scanned is not None or not is_float(stage.op.tensor.dtype):
             update = in_vectors(update, body.op)
         if direct:
             return (*init, *update)
-        final = self._tile(inst, depth, ranges, _Leaf(parts.finish))
+        final = self._tile(inst, depth, ranges, Leaf(parts.finish))
         acc, _ = where(inst, ranges)
         role = "registers" if stage.has_tile else "local"
         return (Alloc(Buffer(acc, role, dense(acc.shape)), (*init, *update, *final)),)
@@ -293,8 +289,8 @@ class _Nest:
         stage, found = inst.stage, inst.stage.op.route
         if found is None or not isinstance(stage.op.body, Reduce):
             raise ScheduleError(f"{stage.name} does not scatter")
-        parts = _Reduction(stage.op.body, Instance.target)
-        init = self._tile(inst, depth, ranges, _Leaf(parts.reset))
+        parts = Reduction(stage.op.body, Instance.target)
+        init = self._tile(inst, depth, ranges, Leaf(parts.reset))
         starts, extents, inside = list(inst.starts), dict(inst.extents), dict(ranges)
         routed = tuple(i.name for i in stage.iters[depth:] if i.name in found.places)
         for n, axis in enumerate(stage.op.axes):
@@ -303,8 +299,8 @@ class _Nest:
                 starts[n], extents[axis.name] = var, 1
                 inside[var.name] = (0, axis.extent - 1)
         placed = replace(inst, starts=tuple(starts), extents=extents)
-        terms = _Reduction(replace(stage.op.body, body=found.term), Instance.target)
-        return (*init, *self._loop(placed, depth, inside, _Placed(terms.update, found, routed)))
+        terms = Reduction(replace(stage.op.body, body=found.term), Instance.target)
+        return (*init, *self._loop(placed, depth, inside, Placed(terms.update, found, routed)))
 
     # --- attached stages ----------------------------------------------------------------------
 
@@ -326,7 +322,7 @@ class _Nest:
 
     def _instead(self, inst: Instance, depth: int, ranges: Ranges, there: set[str]) -> Body:
         """Loops `depth`… with plain sums, and their producers; `there`: stages produced outside."""
-        body = self._inside(self._version(inst), depth, ranges, _Leaf(self._plain))
+        body = self._inside(self._version(inst), depth, ranges, Leaf(self._plain))
         for producer in reversed(self._producers(self._version(inst), depth)):
             if producer.name not in there:
                 body = self._produce(producer, body, ranges)
@@ -351,7 +347,7 @@ class _Nest:
         extents = dict(zip((a.name for a in stage.op.axes), shape, strict=True))
         extents |= {a.name: a.extent for a in stage.op.reduce_axes}
         inst = Instance(stage, starts, extents, local=True)
-        fill = self._loops(inst, 0, ranges, _Leaf(self._plain))
+        fill = self._loops(inst, 0, ranges, Leaf(self._plain))
         if any(x.tensor.name in self.shared for x in body_loads(fill)):
             fill = (Barrier(), *fill)
         known = ranges | {v: (0, e - 1) for v, e in inner.items()}
@@ -371,99 +367,10 @@ class _Nest:
         return (Alloc(buffer, sized(data, (*fill, decision))),)
 
 
-_Emit = Callable[[Instance, Ranges], Body]
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """Loop body callback: the statements inside all loops of a stage."""
-
-    emit: _Emit
-
-    def __call__(self, inst: Instance, ranges: Ranges) -> Body:
-        return self.emit(inst, ranges)
-
-
-class _Update(_Leaf):
-    """The leaf of a reduction whose accumulator is already in place."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed(_Update):
-    """The leaf of a scattered reduction, inside of the loops of axes that are `routed`."""
-
-    route: Route
-    routed: tuple[str, ...]
-
-    def place(self, inst: Instance, body: Body, ranges: Ranges) -> Body:
-        """`body`, the loops inside of the routed ones, at the place of a term."""
-        stage, values = inst.stage, inst.axis_values()
-        own = {f"{stage.name}.{n}.place" for n in self.routed}
-        within = stage.iters[stage.position(self.routed[0]) :]
-        own |= {loop_var(stage, i) for i in within}
-        lets: list[Let] = []
-        for name in self.routed:
-            at = simplify(substitute(self.route.places[name], values), ranges)
-            if variables(at) & own:
-                raise ScheduleError(f"{stage.name}: the place along {name} depends on loops inside")
-            if stage.op.limits:  # what intervals know of it
-                extent = next(a.extent for a in stage.op.axes if a.name == name)
-                at = maximum(minimum(at, idx(extent - 1)), idx(0))
-            lets.append(Let(f"{stage.name}.{name}.place", at))
-        guard = simplify(substitute(self.route.guard, values), ranges)
-        if variables(guard) & own:
-            raise ScheduleError(f"{stage.name}: whether a term counts depends on loops inside")
-        placed = (*lets, *body)
-        return placed if guard == Const(True, "bool") else (If(guard, placed),)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reduction:
-    """The four leaves of a reduction; `accumulator` says where a version of the tile keeps it."""
-
-    reduce: Reduce
-    accumulator: Callable[[Instance, Ranges], tuple[Tensor, tuple[Expr, ...]]]
-
-    def reset(self, inst: Instance, ranges: Ranges) -> Body:
-        """acc = identity."""
-        acc, at = self.accumulator(inst, ranges)
-        return (Store(acc, at, identity(self.reduce.op, acc.dtype)),)
-
-    def resume(self, inst: Instance, ranges: Ranges) -> Body:
-        """acc = the element of the tensor."""
-        return (Store(*self.accumulator(inst, ranges), Load(*inst.target(ranges))),)
-
-    def update(self, inst: Instance, ranges: Ranges) -> Body:
-        """acc = acc ⊕ one term."""
-        acc, at = self.accumulator(inst, ranges)
-        value = simplify(substitute(self.reduce.body, inst.axis_values()), ranges)
-        total = binary(REDUCE_BINARY[self.reduce.op], Load(acc, at), value)
-        return (Store(acc, at, total),)
-
-    def finish(self, inst: Instance, ranges: Ranges) -> Body:
-        """The tensor = acc."""
-        return (Store(*inst.target(ranges), Load(*self.accumulator(inst, ranges))),)
-
-
-def _accumulator(
-    inst: Instance, _: Ranges, tile: tuple[Iterator, ...], shape: tuple[int, ...]
-) -> tuple[Tensor, tuple[Expr, ...]]:
-    """One element per point of the tile, whatever the version."""
-    op = inst.stage.op
-    at = tuple(inst.loop_value(i) for i in tile)
-    return Tensor(f"{op.name}.acc", shape, op.tensor.dtype), at
-
-
 def _outermost(inst: Instance, axis: str) -> str:
     """The outermost loop over an axis that runs more than once; "" where there is none."""
     own = leaves(inst.stage, (axis,))
     return next((i.name for i in inst.stage.iters if i.name in own and inst.sizes[i.name] > 1), "")
-
-
-def _filled(inst: Instance, ranges: Ranges) -> Body:
-    """A store of the constant that a stage is."""
-    tensor, where = inst.target(ranges)
-    return (Store(tensor, where, inst.stage.op.body),)
 
 
 def _loop(stage: Stage, it: Iterator, extent: int, body: Body, limit: Expr | None = None) -> Body:
