@@ -31,7 +31,9 @@ detector (float[1,3,64,64] image) => (int64[n,3] selected, float[1,m,4] picked) 
   selected = NonMaxSuppression <center_point_box = 1> (boxes, scores, most, overlap, least)
   box = Gather <axis = 1> (selected, two)
   of_classes = Squeeze (box, one)
-  places = Unique <sorted = 0> (of_classes)
+  numbers = Cast <to = 1> (of_classes)
+  occurring = com.microsoft.Unique (numbers)
+  places = Cast <to = 7> (occurring)
   picked = Gather <axis = 1> (boxes, places)
 }"""
 

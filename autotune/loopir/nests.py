@@ -23,6 +23,7 @@ from typing import cast
 from autotune.dtypes import is_float
 from autotune.errors import ScheduleError
 from autotune.loopir.arguments import with_arguments
+from autotune.loopir.chosen_terms import Chosen, among_chosen
 from autotune.loopir.guarding import (
     Guards,
     are_bounded,
@@ -97,7 +98,9 @@ def build_nests(program: Program, lowering: Lowering) -> Program:
     for stage in state.stages.values():
         if stage.attach is None:
             buffers.append(_result_buffer(stage.op.tensor, stage.name in state.dag.outputs))
-            kernels.append(_Nest(state, stage, guarded).kernel(len(kernels)))
+            nest = _Nest(state, stage, guarded)
+            kernels.append(nest.kernel(len(kernels)))
+            buffers += nest.buffers
     buffers += guarded.flags.values()
     return with_arguments(replace(program, buffers=tuple(buffers), kernels=tuple(kernels)))
 
@@ -116,6 +119,7 @@ class _Nest:
         self.is_static = bool(guarded.recorded_by(root.name))
         self.root = root
         self.guarded = guarded
+        self.buffers: list[Buffer] = []  # of the loops, for all iterations
         self.shared = {s.name for s in state.stages.values() if s.scope}
 
     def kernel(self, number: int) -> Kernel:
@@ -265,14 +269,28 @@ class _Nest:
             resume = self._tile(inst, depth, ranges, Leaf(parts.resume))
             init = (If(_all_zero(inst, outer), init, resume),)
         update = self._loop(inst, depth, ranges, Update(parts.update))
-        if stage.op.scanned is not None or not is_float(stage.op.tensor.dtype):
+        chosen = self._chosen(inst, update, ranges)
+        if chosen is not None:
+            self.buffers += chosen.buffers
+            update = chosen.loop
+        elif stage.op.scanned is not None or not is_float(stage.op.tensor.dtype):
             update = in_vectors(update, body.op)
         if direct:
             return (*init, *update)
         final = self._tile(inst, depth, ranges, Leaf(parts.finish))
         acc, _ = where(inst, ranges)
         role = "registers" if stage.has_tile else "local"
-        return (Alloc(Buffer(acc, role, dense(acc.shape)), (*init, *update, *final)),)
+        whole: Body = (Alloc(Buffer(acc, role, dense(acc.shape)), (*init, *update, *final)),)
+        return (*chosen.before, *whole, *chosen.after) if chosen is not None else whole
+
+    def _chosen(self, inst: Instance, update: Body, ranges: Ranges) -> Chosen | None:
+        """`update` among the terms that count, where earlier elements of a scan say so."""
+        op = inst.stage.op
+        if op.scanned is None or inst.local or len(inst.stage.iters) != 1 + len(op.reduce_axes):
+            return None
+        it = inst.stage.iters[0]
+        (each,) = (inst.axis_values()[a.name] for a in op.axes)
+        return among_chosen(update, op.tensor, each, inst.limit(it, ranges))
 
     # --- scattered reductions -----------------------------------------------------------------
 

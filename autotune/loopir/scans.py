@@ -40,7 +40,7 @@ from autotune.te.expr import (
     variables,
 )
 
-_LANES = 16
+LANES = 16
 """Partial results: vectors of more or fewer lanes are made of them."""
 
 
@@ -48,7 +48,7 @@ def in_vectors(body: Body, op: str) -> Body:
     """A loop over a ragged axis that is alone, as above; others as they are."""
     match body:
         case (For(limit=limit, kind="serial", body=(Store() as store,)) as loop,):
-            if limit is not None and loop.extent > _LANES and _is_sum(store, op):
+            if limit is not None and loop.extent > LANES and _is_sum(store, op):
                 return _split(loop, store, limit, op)
     return body
 
@@ -98,31 +98,35 @@ def _is_sum(store: Store, op: str) -> bool:
 def _split(loop: For, store: Store, limit: Expr, op: str) -> Body:
     assert isinstance(store.value, Binary)
     acc, term, how = Load(store.tensor, store.indices), store.value.b, REDUCE_BINARY[op]
-    lanes = Tensor(f"{store.tensor.name}.lanes", (_LANES,), store.tensor.dtype)
+    lanes = Tensor(f"{store.tensor.name}.lanes", (LANES,), store.tensor.dtype)
     q, lane = Var(f"{loop.var}.q"), Var(f"{loop.var}.l")
-    whole = floordiv(limit, idx(_LANES))
+    whole = floordiv(limit, idx(LANES))
 
     def each(value: Expr) -> For:
-        return For(lane.name, _LANES, "vectorize", (Store(lanes, (lane,), value),))
+        return For(lane.name, LANES, "vectorize", (Store(lanes, (lane,), value),))
 
     lets: dict[Expr, Let] = {}
-    placed = _placed(term, loop.var, mul(q, idx(_LANES)), lane, lets)
+    found = placed_at(term, loop.var, mul(q, idx(LANES)), lane, lets)
     own = Load(lanes, (lane,))
-    step: Body = (*lets.values(), each(binary(how, own, placed)))
-    vectors = For(q.name, loop.extent // _LANES, "serial", step, whole)
-    total: Expr = acc
-    for n in range(_LANES):
-        total = binary(how, total, Load(lanes, (idx(n),)))
-    joined = Store(store.tensor, store.indices, total)
-    begin = mul(whole, idx(_LANES))
+    step: Body = (*lets.values(), each(binary(how, own, found)))
+    vectors = For(q.name, loop.extent // LANES, "serial", step, whole)
+    joined = Store(store.tensor, store.indices, joint(acc, lanes, how))
+    begin = mul(whole, idx(LANES))
     last = add(begin, Var(loop.var))
     rest = rewrite_exprs(loop.body, lambda e: last if e == Var(loop.var) else None)
-    tail = For(loop.var, _LANES - 1, "serial", rest, sub(limit, begin))
+    tail = For(loop.var, LANES - 1, "serial", rest, sub(limit, begin))
     inner: tuple[Stmt, ...] = (each(identity(op, lanes.dtype)), vectors, joined)
     return (Alloc(Buffer(lanes, "local", (1,)), inner), tail)
 
 
-def _placed(e: Expr, var: str, first: Expr, lane: Var, lets: dict[Expr, Let]) -> Expr:
+def joint(acc: Expr, lanes: Tensor, how: str) -> Expr:
+    """`acc` and all partial results."""
+    for n in range(LANES):
+        acc = binary(how, acc, Load(lanes, (idx(n),)))
+    return acc
+
+
+def placed_at(e: Expr, var: str, first: Expr, lane: Var, lets: dict[Expr, Let]) -> Expr:
     """`e` for the vector of terms from `first` on; `lets` bind the places that data tell."""
     terms = {var: add(first, lane)}
 
@@ -136,7 +140,7 @@ def _placed(e: Expr, var: str, first: Expr, lane: Var, lets: dict[Expr, Let]) ->
         if var not in variables(index) or not loads(index):
             return map_expr(index, one)
         begin = substitute(index, {var: first})
-        inside = maximum(minimum(begin, idx(extent - _LANES)), idx(0))
+        inside = maximum(minimum(begin, idx(extent - LANES)), idx(0))
         if inside not in lets:
             lets[inside] = Let(f"{var}.at{len(lets)}", inside)
         return add(Var(lets[inside].var), lane)

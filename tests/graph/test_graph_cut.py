@@ -37,7 +37,10 @@ def kinds(found: Cut) -> list[bool]:
         (
             models.DETECTOR,
             [True, False],
-            ["NonMaxSuppression", "Gather", "Squeeze", "Unique", "Gather"],
+            [
+                *("NonMaxSuppression", "Gather", "Squeeze", "Cast"),
+                *("com.microsoft.Unique", "Cast", "Gather"),
+            ],
         ),
         (models.BRANCH, [True, False, True], ["If"]),
         (models.TREES, [True, False], ["TreeEnsembleRegressor"]),

@@ -153,3 +153,30 @@ def test_boxes_that_no_better_one_overlaps(seed: int, tmp_path: Path) -> None:
             boxes, scores = (np.round(a * steps) / steps for a in (boxes, scores))
         every.append({"boxes": boxes.astype(np.float32), "scores": scores.astype(np.float32)})
     assert_written(proto, every, tmp_path)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("shape", [(1,), (30,), (4, 5), (12, 3, 2)])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("ordered", [1, 0])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_what_occurs_with_places_and_counts(
+    ordered: int,
+    axis: int | None,
+    shape: tuple[int, ...],
+    dtype: str,
+    rng: np.random.Generator,
+    tmp_path: Path,
+) -> None:
+    attrs = {"sorted": ordered} if axis is None else {"sorted": ordered, "axis": axis}
+    proto = model(
+        [node("Unique", "x", "y first of counts", **attrs)],
+        {"x": shape},
+        outputs="y first of counts",
+    )
+    if dtype != "float32":
+        proto.graph.input[0].type.tensor_type.elem_type = 7
+        for x in proto.graph.output[:1]:
+            x.type.tensor_type.elem_type = 7
+    every = [{"x": rng.integers(0, most, shape).astype(dtype)} for most in (1, 2, 30)]
+    assert_written(proto, every, tmp_path)

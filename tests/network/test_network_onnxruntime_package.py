@@ -56,13 +56,14 @@ def test_session_in_the_place_of_onnxruntime_falls_back_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither the check nor the segments that are not compiled run the session itself."""
-    unique = helper.make_node("Unique", ["x"], ["y"], sorted=1)
+    unique = helper.make_node("Unique", ["x"], ["y", "at", "n"], domain="com.microsoft")
     ports = [
         helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [4]), ("y", None))
     ]
     graph = helper.make_graph([unique], "g", ports[:1], ports[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     monkeypatch.setitem(sys.modules, "onnxruntime", autotune)
     session = autotune.InferenceSession(model.SerializeToString(), cache=False)
     (y,) = session.run(None, {"x": np.array([3, 1, 3, 2], "f")})
-    assert y.tolist() == [1, 2, 3]
+    assert y.tolist() == [3, 1, 2]

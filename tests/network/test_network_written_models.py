@@ -35,11 +35,12 @@ g (float[1,4,16] x, int64[1] k) => (float[1,4,16] y, float[1,n] z, float[b,m] u)
   u = com.microsoft.QuickGelu (c)
   y = MatMul (b, w)
 }"""
-FUNCTION = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
+FUNCTION = """<ir_version: 8, opset_import: ["": 17, "own": 1, "com.microsoft": 1]>
 g (float[2,16] x) => (float[2,16] y, float[m] z) {
   a = own.twice (x)
   b = MatMul (a, w)
-  i = Unique (b)
+  first = ReduceMax <axes = [0], keepdims = 0> (b)
+  i, at, n = com.microsoft.Unique (first)
   z = Mul (i, i)
   y = own.twice (b)
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
 STATIC = f"""{HEAD}
 m (float[2,3] x, int64[1] n) => (float[2,3] y, int64[1] k) {{ y = Abs (x) k = Neg (n) }}"""
 DYNAMIC = HEAD + "m (float[batch,3] x) => (float[batch,3] y) { y = Abs (x) }"

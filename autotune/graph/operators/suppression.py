@@ -100,13 +100,16 @@ def _rank(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[k] = the place of k when each row is sorted, largest first, equal ones in their order."""
     x, begins, ends = (tensor(operands, n) for n in range(3))
     (k,) = axes_of(shape)
-    r = Axis("r", shape[0], ends[k] - begins[k])
-    at = begins[k] + r.var
-    is_before = compare("lt", at, k.var)
-    wins = select(is_before, compare("ge", x[at], x[k]), compare("gt", x[at], x[k]))
     one, none = Const(1, "int32"), Const(0, "int32")
-    ranks = scope.compute("ranks", (k,), Reduce("sum", select(wins, one, none), (r,)))
-    return scope.compute("at", (k,), begins[k] + cast(INDEX, ranks[k]))
+
+    def winning(role: str, how: str, first: Expr, n: Expr) -> Expr:
+        r = Axis("r", shape[0], n)
+        wins = compare(how, x[first + r.var], x[k])
+        return scope.compute(role, (k,), Reduce("sum", select(wins, one, none), (r,)))[k]
+
+    before = winning("before", "ge", begins[k], k.var - begins[k])
+    behind = winning("behind", "gt", k.var + 1, ends[k] - k.var - 1)
+    return scope.compute("at", (k,), begins[k] + cast(INDEX, before + behind))
 
 
 def _order(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:

@@ -35,6 +35,7 @@ from autotune.graph.operators import (
     suppression,
     top_k,
     trees,
+    unique,
     user_operators,
     weight_only,
     written_lengths,
@@ -45,7 +46,7 @@ FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
     *(quantisation, integer_products, weight_only, integer_blocks, block_quantised),
-    *(lookup, small_types, trees, written_lengths, suppression, experts, substitution),
+    *(lookup, small_types, trees, written_lengths, suppression, unique, experts, substitution),
     *(cumulative_sum, top_k, recurrent, folded, state, decoders, user_operators),
 )
 

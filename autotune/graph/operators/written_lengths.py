@@ -4,8 +4,8 @@
     place[p] = Σ over j of [x[j] is not 0 and count[j] = p + 1] · j         one step for each j
     NonZero(x) = Front(place, count[last])
 
-What else there is comes from these places: Compress and Unique gather them, TopK whose k is
-computed sorts all. `suppression` has NonMaxSuppression.
+What else there is comes from these places: Compress gathers them, TopK whose k is computed sorts
+all. `suppression` has NonMaxSuppression, `unique` has Unique.
 """
 
 from __future__ import annotations
