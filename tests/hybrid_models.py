@@ -32,7 +32,7 @@ detector (float[1,3,64,64] image) => (int64[n,3] selected, float[1,m,4] picked) 
   box = Gather <axis = 1> (selected, two)
   of_classes = Squeeze (box, one)
   numbers = Cast <to = 1> (of_classes)
-  occurring = com.microsoft.Unique (numbers)
+  occurring, firsts, counts = com.microsoft.Unique (numbers)
   places = Cast <to = 7> (occurring)
   picked = Gather <axis = 1> (boxes, places)
 }"""

@@ -160,7 +160,7 @@ def _chosen(loop: For, store: Store, scan: _Scan) -> Chosen | None:
 
 
 def _in_blocks(loop: For, step: Store, n: Expr) -> Body:
-    """The loop over n terms in blocks of vectors, of which the last has fewer, as long as `_is_open`.
+    """The loop over n terms in blocks of vectors, the last of fewer, as long as `_is_open`.
 
     Memory behind the last term is read.
     """

@@ -39,7 +39,7 @@ def kinds(found: Cut) -> list[bool]:
             [True, False],
             [
                 *("NonMaxSuppression", "Gather", "Squeeze", "Cast"),
-                *("com.microsoft.Unique", "Cast", "Gather"),
+                *("Unique", "Cast", "Gather"),
             ],
         ),
         (models.BRANCH, [True, False, True], ["If"]),
