@@ -53,7 +53,7 @@ _BLOCK = 4 * LANES
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenTerms:
     """The loop over the terms that count, what is before it and behind the element, and memory."""
 
     before: Body
@@ -103,7 +103,7 @@ class _Terms:
         return Tensor(name, (extent + LANES,), source.dtype)  # vectors are read as a whole
 
 
-def among_chosen(update: Body, own: Tensor, each: Expr, limit: Expr | None) -> Chosen | None:
+def among_chosen(update: Body, own: Tensor, each: Expr, limit: Expr | None) -> ChosenTerms | None:
     """The loop `update` over the terms of element `each` as above; None where it is another."""
     match update:
         case (For(kind="serial", body=(Store(value=Binary(b=Select())) as store,)) as loop,):
@@ -123,7 +123,7 @@ class _Scan:
         return [x for x in loads(e) if x.tensor.name == self.own.name]
 
 
-def _chosen(loop: For, store: Store, scan: _Scan) -> Chosen | None:
+def _chosen(loop: For, store: Store, scan: _Scan) -> ChosenTerms | None:
     assert isinstance(store.value, Binary)
     assert loop.limit is not None
     conditions, value, neutral = _parts(store.value.b)
@@ -148,7 +148,7 @@ def _chosen(loop: For, store: Store, scan: _Scan) -> Chosen | None:
     begins = select(Compare("lt", idx(0), scan.each), n, none)
     at = minimum(maximum(n, idx(0)), idx(scan.own.shape[0] - 1))
     more = binary("add", n, select(counts, one, none))
-    return Chosen(
+    return ChosenTerms(
         (Store(count, (scan.each,), begins),),
         inner,
         (

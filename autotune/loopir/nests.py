@@ -23,7 +23,7 @@ from typing import cast
 from autotune.dtypes import is_float
 from autotune.errors import ScheduleError
 from autotune.loopir.arguments import with_arguments
-from autotune.loopir.chosen_terms import Chosen, among_chosen
+from autotune.loopir.chosen_terms import ChosenTerms, among_chosen
 from autotune.loopir.guarding import (
     Guards,
     are_bounded,
@@ -283,7 +283,7 @@ class _Nest:
         whole: Body = (Alloc(Buffer(acc, role, dense(acc.shape)), (*init, *update, *final)),)
         return (*chosen.before, *whole, *chosen.after) if chosen is not None else whole
 
-    def _chosen(self, inst: Instance, update: Body, ranges: Ranges) -> Chosen | None:
+    def _chosen(self, inst: Instance, update: Body, ranges: Ranges) -> ChosenTerms | None:
         """`update` among the terms that count, where earlier elements of a scan say so."""
         op = inst.stage.op
         if op.scanned is None or inst.local or len(inst.stage.iters) != 1 + len(op.reduce_axes):
