@@ -75,7 +75,7 @@ class Placed(Update):
 
 
 @dataclass(frozen=True, slots=True)
-class Reduction:
+class ReductionParts:
     """The four leaves of a reduction; `accumulator` says where a version of the tile keeps it."""
 
     reduce: Reduce

@@ -35,7 +35,7 @@ from autotune.loopir.guarding import (
 )
 from autotune.loopir.instance import Instance, Ranges, leaves, loop_var
 from autotune.loopir.launch import check_launch, of_block
-from autotune.loopir.leaves import Leaf, Placed, Reduction, Update, accumulator_of, filled
+from autotune.loopir.leaves import Leaf, Placed, ReductionParts, Update, accumulator_of, filled
 from autotune.loopir.local_buffers import check_stack, local_region, padded_rows
 from autotune.loopir.lowering import Lowering
 from autotune.loopir.nodes import (
@@ -263,7 +263,7 @@ class _Nest:
         tile = tuple(i for i in stage.iters[depth:] if i.kind == "spatial")
         shape = tuple(sizes[i.name] for i in tile)
         where = Instance.target if direct else partial(accumulator_of, tile=tile, shape=shape)
-        parts = Reduction(body, where)
+        parts = ReductionParts(body, where)
         init = self._tile(inst, depth, ranges, Leaf(parts.reset))
         if outer:
             resume = self._tile(inst, depth, ranges, Leaf(parts.resume))
@@ -307,7 +307,7 @@ class _Nest:
         stage, found = inst.stage, inst.stage.op.route
         if found is None or not isinstance(stage.op.body, Reduce):
             raise ScheduleError(f"{stage.name} does not scatter")
-        parts = Reduction(stage.op.body, Instance.target)
+        parts = ReductionParts(stage.op.body, Instance.target)
         init = self._tile(inst, depth, ranges, Leaf(parts.reset))
         starts, extents, inside = list(inst.starts), dict(inst.extents), dict(ranges)
         routed = tuple(i.name for i in stage.iters[depth:] if i.name in found.places)
@@ -317,7 +317,7 @@ class _Nest:
                 starts[n], extents[axis.name] = var, 1
                 inside[var.name] = (0, axis.extent - 1)
         placed = replace(inst, starts=tuple(starts), extents=extents)
-        terms = Reduction(replace(stage.op.body, body=found.term), Instance.target)
+        terms = ReductionParts(replace(stage.op.body, body=found.term), Instance.target)
         return (*init, *self._loop(placed, depth, inside, Placed(terms.update, found, routed)))
 
     # --- attached stages ----------------------------------------------------------------------

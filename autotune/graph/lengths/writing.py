@@ -15,6 +15,7 @@ from itertools import count
 
 from onnx import ModelProto, NodeProto
 
+from autotune.errors import ModelError, NotCompilable
 from autotune.extent import Extents, Length, at
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.lengths.imports import Written
@@ -23,8 +24,9 @@ from autotune.graph.operators.writers import WRITERS
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.written import WrittenLengths
 
-_FAR = (99_991, 100_003)
-"""Numbers from which lengths are counted: more than any part of one that is taken."""
+_FAR = ((99_991, 100_003), (4_999, 5_003))
+"""Numbers from which lengths are counted: more than any part of one that is taken; the smaller ones
+where constants of that size are too large."""
 _MOST_READS = 12
 
 
@@ -34,10 +36,21 @@ def written_in(bound: BoundModel, dims: Mapping[str, Extents]) -> Written | None
     shapes = {name: at(extents, numbers) for name, extents in dims.items()}
     if not may_write(named(partial(bound.load, shapes)).proto):
         return None
+    try:
+        return _written(bound, shapes, _FAR[0])
+    except NotCompilable:
+        raise
+    except ModelError:
+        return _written(bound, shapes, _FAR[1])
+
+
+def _written(
+    bound: BoundModel, shapes: Mapping[str, tuple[int, ...]], far: tuple[int, int]
+) -> Written | None:
     shortened: dict[str, int] = {}
     fixed: set[str] = set()
     for _ in range(_MOST_READS):
-        one, other = (_read(bound, shapes, first, shortened, fixed) for first in _FAR)
+        one, other = (_read(bound, shapes, first, shortened, fixed) for first in far)
         more = dict(_shorter(one, other))
         same = {n for n, size in one.asked.items() if size == other.asked.get(n)}
         if more.keys() <= shortened.keys() and same <= fixed:
