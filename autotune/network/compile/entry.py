@@ -149,11 +149,6 @@ declare i64 @{SYMBOLS}profile(i64, i64)
 """
 
 
-def _main(n_bases: int) -> str:
-    at = {"job": 8 * n_bases, "times": 8 * (n_bases + 1)}
-    return _MAIN.format(run=RUN, profile=PROFILE, team=SYMBOLS, **at)
-
-
 _MAIN = """define void @{run}(ptr %table, i64 %n_threads) {{
   %job_at = getelementptr i8, ptr %table, i64 {job}
   %job = load i64, ptr %job_at
