@@ -37,16 +37,17 @@ def needs(*modules: str) -> pytest.MarkDecorator:
 
 @dataclass
 class Server:
-    """A process that answers at a port."""
+    """A process that answers at a port. `timeout_s`: of a request."""
 
     process: subprocess.Popen[str]
     port: int
+    timeout_s: float = 60.0
 
     def ask(
         self, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
         """Status and body of the answer; a body is posted."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout_s)
         try:
             connection.request("GET" if body is None else "POST", path, body, headers or {})
             answer = connection.getresponse()
@@ -68,8 +69,8 @@ class Server:
 
 
 @contextmanager
-def started(script: str, *arguments: object) -> Iterator[Server]:
-    """A server that answers, killed at the end."""
+def started(script: str, *arguments: object, timeout_s: float = 60.0) -> Iterator[Server]:
+    """A server that answers, killed at the end. `timeout_s`: of its start, and of a request."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -81,9 +82,9 @@ def started(script: str, *arguments: object) -> Iterator[Server]:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        made = Server(process, port)
+        made = Server(process, port, timeout_s)
         try:
-            end_s = time.monotonic() + 60
+            end_s = time.monotonic() + timeout_s
             while time.monotonic() < end_s and process.poll() is None:
                 try:
                     assert made.ask("/healthz") == (200, b"ok\n")

@@ -26,6 +26,8 @@ from tests.serving import Server, started
 
 _LEAST_GROWTH = 1.1
 """Of the resident memory: what malloc keeps for itself."""
+_TIMEOUT_S = 900.0
+"""Of a request: a machine with other work may stop both sides for minutes."""
 
 
 class Clients:
@@ -102,7 +104,7 @@ def main(seconds: float, clients: int) -> None:
     prompts = [f"a beginning of all {n} texts"[: 3 + n] for n in range(24)]
     wanted = {prompt: expected(artifact, words, prompt, 40) for prompt in prompts}
     told = ("--tokenizer", words, "--sessions", 3, "--waiting", 2, "--prefix-mib", 1)
-    with started(SERVER, artifact, *told) as server:
+    with started(SERVER, artifact, *told, timeout_s=_TIMEOUT_S) as server:
         asked = Clients(server, wanted, time.monotonic() + seconds)
         threads = [threading.Thread(target=asked.run, args=(n,)) for n in range(clients)]
         for thread in threads:
