@@ -377,6 +377,7 @@ below 1 we are faster.
 * [Any size](any_size.md): one artifact for all sizes beside those of each size
 * [Open models](open_models.md): what the bare command makes of models of packages and exports
 * [Token by token](tokens.md): decoders beside onnxruntime-genai and llama.cpp
+* [Texts at once](serving.md): decoders beside llama.cpp, onnxruntime-genai and mistral.rs
 * [torch.compile](torch_compile.md) with this backend, beside inductor
 * [A store of records](store.md): how many trials one of other networks, or of another CPU, saves
 """
@@ -507,6 +508,23 @@ reads 30 GB/s there and two 33, and a token reads 278 MB.
 
     python -m benchmarks.tokens MODEL --machine NAME --past 128 --threads 1
     python -m benchmarks.llama_cpp FOLDER --machine NAME --past 128 --threads 1
+""",
+    ),
+    "serving": (
+        "Texts at once",
+        """
+The decoder of [token by token](tokens.md) with so many *streams*: texts of *past* tokens each, and
+what all of them get per second, by the median of steps. *First*: a prompt alone until its first
+token; of several streams in a batch of onnxruntime-genai, its share. *MiB*: the most that the
+process had so far. Each runtime in a process of its own, one after the other on an idle machine:
+onnxruntime-genai 0.18 (batches), llama.cpp (Q4_0, node-llama-cpp, sequences of one context),
+mistral.rs 0.9.5 (Q4_0, the wheel of PyPI, which takes one request at a time from Python; its prompt
+is its first one). Of autotune, texts share what they begin with, as with a system prompt. Its rows
+are of several artifacts of machine G: prompts of 1,024 and more of one without steps of several
+sessions, streams of one with scores of all tokens, 4,064 of one of before decision
+[0178](../decisions/0178-filled-places-are-a-length.md).
+
+    python -m benchmarks.serving RUNTIME MODEL --machine NAME --past 1024 --threads 2
 """,
     ),
     "torch_compile": (
