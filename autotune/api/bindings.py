@@ -294,10 +294,11 @@ def _bound(source: Source, known: tuple[Variant, ...], store: FileStore | None) 
 def _grown(bound: Bound, step: Grown, sessions: Iterable[int]) -> Bound:
     """`bound` of a model with a growing state: with a prefill where one follows its length."""
     together, prefill = tuple(for_sessions(step, sessions)), step.with_prefill()
+    beside = together + step.verifying()
     chunks, notes = step.with_chunks() + together, tuple[str, ...]()
     sizes = ", ".join(str(one.growth.chunk) for one in chunks if one.sessions == 1)
     for steps, told in (
-        (prefill and prefill + together, f"a prompt is steps of {sizes} tokens, not one of all"),
+        (prefill and prefill + beside, f"a prompt is steps of {sizes} tokens, not one of all"),
         (chunks, "a step takes as long as in a full cache"),
     ):
         found = _of_steps(bound, steps) if steps else None

@@ -60,10 +60,13 @@ def grown_networks(
     begin: Graph | None = None
     kinds: dict[str, TensorType] = {}
     rows: _Rows | None = None
+    known: ConstantForms | None = None
     for one in variants:
         model = named(partial(bound.load, one.shapes[0]))
-        forms = _forms(bound, one)
-        found, forms = named(partial(_grown_phases, bound, one, model, forms))
+        if one.is_open and known is None:
+            known = _forms(bound, one)
+        given = known if one.is_open else None
+        found, forms = named(partial(_grown_phases, bound, one, model, given))
         held = {name: found.step.types[name] for name in found.held}
         if begin is None:
             begin, kinds = found.begin, held
@@ -78,6 +81,7 @@ def grown_networks(
         state = replace(state, places=rows.of(one, _told(found.step)))
         if one.scores == "last":
             state = of_last_place(state, map(partial(_stated, found.step), found.step.outputs))
+        state = replace(state, verifies=one.verifies)
         step = Step(bound, one, found.step, forms, model.halves, state, precision)
         if one.sessions > 1:
             yield replace(_lifted(Together(step)), state=of_sessions(state, one.sessions))
@@ -280,11 +284,9 @@ def _stated(graph: Graph, name: str) -> str:
     return graph.output_names.get(name, name)
 
 
-def _forms(bound: BoundModel, variant: Grown) -> ConstantForms | None:
+def _forms(bound: BoundModel, variant: Grown) -> ConstantForms:
     """How constants of a prefill follow the filled places: as they do for the fewest new ones,
     where all that any number of new places can meet is met."""
-    if not variant.is_open:
-        return None
     least = variant.at(_LEAST_PROMPT)
     model = named(partial(bound.load, least.shapes[0]))
     return named(partial(_grown_phases, bound, least, model))[1]

@@ -13,6 +13,8 @@ PROMPT = "prompt"
 """The length of a prefill: its new places."""
 MOST_PROMPT = 512
 """Places of one prefill; a longer prompt is several."""
+MOST_VERIFIED = 16
+"""Places of one step that verifies a draft, with outputs for each."""
 CACHE_TYPES: Mapping[str, str] = {"f32": "float32", "bf16": "bfloat16", "int8": "int8"}
 """Types of the elements of growing states, and their dtypes."""
 SCORES = ("last", "all")
@@ -35,6 +37,7 @@ class StateInfo:
     ports that follow the new places, the dimension that has a row for each of them, or `NO_ROWS`;
     None in files of before. `joins`: whether several steps are one of all their places.
     `last_rows`: outputs that have the row of the last new place alone, along this dimension.
+    `verifies`: whether it is that of the step for drafts, which has them for every new place.
     """
 
     capacity: int = 0
@@ -48,6 +51,7 @@ class StateInfo:
     places: Annotated[Mapping[str, int] | None, LEFT_OUT] = None
     joins: Annotated[bool, LEFT_OUT] = True
     last_rows: Annotated[Mapping[str, int], LEFT_OUT] = field(default_factory=dict)
+    verifies: Annotated[bool, LEFT_OUT] = False
 
     @property
     def begins(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture(scope="module")
 def other() -> Model:
-    """With the same tokens, and scores of the last one alone."""
+    """With the same tokens, and scores of the last one alone but in steps for drafts."""
     return autotune.Model(autotune.compile(decoder(seed=1), **_TOLD).artifact)
 
 
@@ -105,7 +106,9 @@ class Wrong:
         return Proposal(drawn[:n], [None] * n)
 
 
-def test_drafts_change_no_greedy_text(model: Model, other: Model) -> None:
+@pytest.mark.parametrize("scores", ["last", "all"])
+def test_drafts_change_no_greedy_text(model: Model, other: Model, scores: str) -> None:
+    model, other = (model, other) if scores == "all" else (other, model)
     prompt, n = tokens_of(40), 100
     expected = alone(model, prompt, n)
     for draft in ("ngrams", other.session(), Wrong(prompt + expected, 1)):
@@ -123,7 +126,7 @@ def test_drafts_change_no_greedy_text(model: Model, other: Model) -> None:
 def test_a_draft_of_the_same_model_is_taken_whole(model: Model) -> None:
     session, steps = model.session(), []
     step = session.run
-    session.run = lambda inputs: steps.append(1) or step(inputs)  # type: ignore[method-assign]
+    session.run = lambda *a, **k: steps.append(1) or step(*a, **k)  # type: ignore[method-assign]
     draft = model.session()
     assert list(session.generate([tokens_of(30)], 61, draft=draft, k=5)) == alone(
         model, tokens_of(30), 61
@@ -132,34 +135,47 @@ def test_a_draft_of_the_same_model_is_taken_whole(model: Model) -> None:
 
 
 class Scores:
-    """In the place of a session: the scores of a token depend on the one before."""
+    """In the place of a session: the scores of a token depend on the one before.
 
-    def __init__(self, seed: int) -> None:
+    `goes_back`: to any length, else by one step alone.
+    """
+
+    def __init__(self, seed: int, goes_back: bool = True) -> None:
         self.table = np.random.default_rng(seed).normal(size=(4, 4)) * 1.5
-        self.length, self.capacity = 0, 10**6
+        self.length, self.capacity, self.most_rows = 0, 10**6, 16
+        self.goes_back, self.former = goes_back, -1
 
     def truncate(self, length: int) -> None:
+        assert length in (self.length, self.former) or self.goes_back
         self.length = length
 
     def scores_behind(self, tokens: Sequence[int]) -> np.ndarray:
-        self.length += len(tokens)
+        self.former, self.length = self.length, self.length + len(tokens)
         return self.table[list(tokens)]
+
+    def verified(self, tokens: Sequence[int]) -> np.ndarray:
+        assert len(tokens) <= self.most_rows
+        return self.scores_behind(tokens)
 
 
 @pytest.mark.parametrize("sample", ["top_p", "top_k"])
 @pytest.mark.parametrize("draft", ["another model", "always 2"])
-def test_drafts_do_not_change_how_tokens_are_distributed(sample: str, draft: str) -> None:
+@pytest.mark.parametrize("goes_back", [True, False])
+def test_drafts_do_not_change_how_tokens_are_distributed(
+    sample: str, draft: str, goes_back: bool
+) -> None:
     from autotune.network.runtime.speculation import SessionDraft, Wanted, speculated
 
     class Two:
         def propose(self, text: Sequence[int], k: int, choose: Sampler) -> Proposal:
             return Proposal([2] * k, [None] * k)
 
-    model, other = Scores(0), Scores(1)
+    model, other = Scores(0, goes_back), Scores(1)
     choose = sampler(sample, top_p=0.9, top_k=3, seed=5)
     proposes = SessionDraft(other) if draft == "another model" else Two()  # type: ignore[arg-type]
     found = speculated(model, [0], proposes, choose, Wanted(5_000))  # type: ignore[arg-type]
     text = [0, *found]
+    assert model.length == 5_000
     counts = np.zeros((4, 4))
     np.add.at(counts, (text[:-1], text[1:]), 1)
     for row, scores in zip(counts, model.table, strict=True):
@@ -172,8 +188,16 @@ def test_drafts_do_not_change_how_tokens_are_distributed(sample: str, draft: str
 def test_what_no_draft_is_for_is_told(model: Model, other: Model) -> None:
     with pytest.raises(UsageError, match="a draft is no int"):
         model.session().generate([[1]], 5, draft=7)
+    for k in (0, 16):
+        with pytest.raises(UsageError, match=f"a step of {k + 1}: the model has one of 2 to 16"):
+            other.session().generate([[1]], 5, draft="ngrams", k=k)
+    with pytest.raises(UsageError, match="for each of 16 at most"):
+        other.session().run({"input_ids": [tokens_of(17)]}, has_all=True)
+    first, *variants = other.artifact.variants
+    former = [one for one in variants if not one.state.verifies]  # as of before there were such
+    session = autotune.Model(replace(first, others=tuple(former))).session()
     with pytest.raises(UsageError, match="scores of all its tokens"):
-        other.session().generate([[1]], 5, draft="ngrams")
+        session.generate([[1]], 5, draft="ngrams")
 
 
 def test_prefixes_are_found_kept_and_forgotten(model: Model, other: Model) -> None:
@@ -288,15 +312,45 @@ def with_recurrent_state(source: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @pytest.mark.slow
-def test_a_model_with_a_recurrent_state_is_served_without_prefixes() -> None:
+def test_states_of_a_fixed_shape_go_back_and_are_kept_with_prefixes() -> None:
     model = autotune.Model(autotune.compile(with_recurrent_state(decoder()), **_TOLD).artifact)
-    texts = [tokens_of(n, n) for n in (9, 40, 40, 3)]
+    _is_served(model, Prefixes(block=8))
+    _is_served(model, Prefixes(block=8, most_bytes=20_000))  # some are forgotten
+    prompt = tokens_of(40)
+    expected = alone(model, prompt, 60)
+    for draft in ("ngrams", Wrong(prompt + expected, 1)):
+        session = model.session()
+        assert list(session.generate([prompt], 60, draft=draft, k=5)) == expected
+        assert session.length == 40 + 59
+        assert list(session.generate([expected[-1:]], 5)) == alone(model, prompt, 65)[60:]
+    with pytest.raises(UsageError, match="its state of a fixed shape cannot"):
+        model.session().generate([prompt], 5, draft=model.session())
+    session = model.session()
+    session.step([prompt])
+    before = [array.copy() for array in session.replaced_arrays().values()]
+    session.step([[3, 4, 5]])
+    with pytest.raises(UsageError, match="cannot be cut to 41"):
+        session.truncate(41)
+    session.truncate(40)
+    for old, array in zip(before, session.replaced_arrays().values(), strict=True):
+        np.testing.assert_array_equal(old, array)
+    with pytest.raises(UsageError, match="cannot be cut to 39"):
+        session.truncate(39)
+
+
+def _is_served(model: Model, prefixes: Prefixes) -> None:
+    head = tokens_of(100, 3)
+    texts = [head[:n] + tokens_of(m, m) for n, m in ((90, 9), (90, 30), (70, 5), (70, 40), (90, 6))]
+    texts += [tokens_of(3), tokens_of(70, 2)]
     expected = [alone(model, text, 12) for text in texts]
-    scheduler = TurnScheduler(model, sessions=2, prefixes=Prefixes(block=8))
-    requests = [TextRequest(text, 12) for text in texts]
-    for request in requests:
+    scheduler, known = TurnScheduler(model, sessions=2, part=32, prefixes=prefixes), list[int]()
+    for text, found in zip(texts, expected, strict=True):
+        before, request = prefixes.n_known, TextRequest(text, 12)
         scheduler.submit(request)
-    while scheduler.turn():
-        pass
-    assert [request.found for request in requests] == expected
-    assert scheduler.prefixes is None
+        while scheduler.turn():
+            pass
+        assert request.found == found
+        known.append(prefixes.n_known - before)
+        assert prefixes.n_bytes <= prefixes.most_bytes
+    if prefixes.most_bytes > 1 << 20:  # in the second text the parts end where it is another one
+        assert known == [0, 64, 64, 64, 88, 0, 0]

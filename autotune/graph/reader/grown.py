@@ -2,6 +2,7 @@
 
 step = grown(model, capacity=2048)      of one new place
 step.with_prefill()                     a prefill of up to 512 places, and that step
+step.verifying()                        a step of up to 16 places with outputs for each, for drafts
 step.with_chunks()                      steps of 128, 32, 8 and 1, where no prefill is possible
 """
 
@@ -23,7 +24,7 @@ from autotune.graph.reader.growth import Growth
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.reader.states import cache_flag, find_states, held_inputs, shown
 from autotune.graph.reader.static_caches import written_axis
-from autotune.graph.state import MOST_PROMPT, SCORES
+from autotune.graph.state import MOST_PROMPT, MOST_VERIFIED, SCORES
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 GENAI_CONFIGURATION = "genai_config.json"
@@ -33,6 +34,8 @@ LEAST_PAST = 3
 """Places for the past of a variant at its capacity: see `Growth.pasts`."""
 _LEAST_MOST = 13
 """A prefill of fewer places is not looked at: there are too few numbers to compare."""
+_LEAST_VERIFIED = 128
+"""Texts of fewer places end before a step for drafts is worth its programs."""
 _CHUNKS = (128, 32, 8)
 """New places of steps where none is for any number of them."""
 
@@ -44,6 +47,7 @@ class Grown:
     `outline`, `inputs`, `dims`: of the model. `sessions`: that the step advances, see
     `graph.together`. `scores`: one of `state.SCORES`. `is_open`: whether it is a prefill, for any
     number of new places up to that. `is_masked`: whether it computes all places of the capacity.
+    `verifies`: whether it is for drafts, see `StateInfo`.
     """
 
     outline: ModelProto = field(compare=False, repr=False)
@@ -54,6 +58,7 @@ class Grown:
     scores: str = SCORES[0]
     is_open: bool = False
     is_masked: bool = False
+    verifies: bool = False
 
     @cached_property
     def shapes(self) -> tuple[Shapes, ...]:
@@ -90,6 +95,15 @@ class Grown:
         if self.inputs.chunk or most < _LEAST_MOST:
             return ()
         return replace(self.at(most), is_open=True), self
+
+    def verifying(self) -> tuple[Grown, ...]:
+        """The step that verifies drafts; () where a prefill does as well, where there is none, and
+        where the capacity is small."""
+        is_known = self.scores != SCORES[0] or not self.with_prefill()
+        if is_known or self.growth.capacity < _LEAST_VERIFIED:
+            return ()
+        one = self.at(MOST_VERIFIED)
+        return (replace(one, is_open=True, verifies=True, scores=SCORES[1]),)
 
     def with_chunks(self) -> tuple[Grown, ...]:
         """Steps of single numbers of places, the largest first; this one last."""

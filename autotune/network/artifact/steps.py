@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from autotune.extent import Length
 from autotune.graph.state import MOST_PROMPT, StateInfo, assumed_axes, rows_axes
@@ -10,12 +11,21 @@ from autotune.network.artifact.artifact import Artifact
 
 
 def steps_of(artifact: Artifact) -> tuple[Artifact, ...]:
-    """The variants that advance the state of one session; all where it has none."""
-    return tuple(one for one in artifact.variants if not _is_other(one))
+    """The variants that advance the state of one session, without that for drafts; all where it has
+    none."""
+    return tuple(one for one in artifact.variants if one.state is None or is_step(one.state))
 
 
-def _is_other(one: Artifact) -> bool:
-    return one.state is not None and (one.state.begins or one.state.sessions > 1)
+def is_step(state: StateInfo) -> bool:
+    """Whether a variant with this state is a step of one session, and not for drafts alone."""
+    return not (state.begins or state.verifies or state.sessions > 1)
+
+
+def without_drafts(artifact: Artifact) -> Artifact:
+    """An artifact without the step for drafts, where nobody verifies any."""
+    others = tuple(o for o in artifact.others if o.state is None or not o.state.verifies)
+    cpus = tuple(map(without_drafts, artifact.cpus))
+    return replace(artifact, others=others, cpus=cpus)
 
 
 def begin_of(artifact: Artifact) -> Artifact | None:

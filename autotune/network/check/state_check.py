@@ -29,7 +29,7 @@ from autotune.graph.reader.growth import Growth
 from autotune.graph.reader.onnx_reader import read_outline
 from autotune.graph.state import MOST_PROMPT, StateInfo, buffer_of
 from autotune.network.artifact.artifact import Endpoint
-from autotune.network.artifact.steps import sizes_of, steps_of
+from autotune.network.artifact.steps import sizes_of, state_of, steps_of
 from autotune.network.check.accuracy import Report, Tally, worst_of
 from autotune.network.check.differences import Difference, difference, tolerance
 from autotune.network.check.experience import Spread
@@ -91,6 +91,8 @@ def check_state(
     work.begin()
     for chunk, length in _points(model, work.sessions[0].capacity):
         work.step([length], chunk)
+    for chunk, length in _points(model, work.sessions[0].capacity, True):
+        work.step([length], chunk, True)
     for k in sorted({s.sessions for s in _infos(model)} - {1}):
         last = work.sessions[0].capacity - 1
         work.step([n * last // (k - 1) for n in range(k)])
@@ -100,12 +102,14 @@ def check_state(
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """A step of `chunk` places behind `length`, and what the file is fed for it."""
+    """A step of `chunk` places behind `length`, and what the file is fed for it; `has_all`: with
+    outputs for each."""
 
     kind: str
     feed: Mapping[str, Array]
     length: int
     chunk: int
+    has_all: bool = False
 
 
 @dataclass
@@ -139,15 +143,15 @@ class _Check:
                 session.begin(begun)
             self._held[session] = self.original.begun(begun)
 
-    def step(self, lengths: Sequence[int], chunk: int = 1) -> None:
+    def step(self, lengths: Sequence[int], chunk: int = 1, has_all: bool = False) -> None:
         """Compare a step of `chunk` places of sessions of these lengths. Raises WrongNumbers."""
-        for one, actual in self._taken(lengths, chunk):
+        for one, actual in self._taken(lengths, chunk, has_all):
             wanted = self.original.run(one)
             for name, array in actual.items():
                 self._compare(one, name, array, wanted)
 
     def _taken(
-        self, lengths: Sequence[int], chunk: int
+        self, lengths: Sequence[int], chunk: int, has_all: bool = False
     ) -> Iterator[tuple[_Step, dict[str, Array]]]:
         """A step of sessions of these lengths; all outputs of each, new rows of states as well."""
         sessions, rng = self.sessions[: len(lengths)], self._rng
@@ -164,9 +168,10 @@ class _Check:
             inputs = {name: np.concatenate([one[name] for one in given]) for name in given[0]}
             found = step_together(self.model, sessions, inputs)
         else:
-            found = sessions[0].run(given[0])
+            found = sessions[0].run(given[0], has_all=has_all)
         for n, (session, feed) in enumerate(zip(sessions, feeds, strict=True)):
-            one = _Step(f"{chunk} behind {starts[session]}{together}", feed, starts[session], chunk)
+            kind = f"{chunk} behind {starts[session]}{together}{', all outputs' if has_all else ''}"
+            one = _Step(kind, feed, starts[session], chunk, has_all)
             self.kinds.append(one.kind)
             actual = {name: array[n : n + 1] if many else array for name, array in found.items()}
             for state, (output, _) in self.growth.states.items():
@@ -314,10 +319,11 @@ def _last_rows(model: Model) -> Mapping[str, int]:
     return next(info.last_rows for info in _infos(model) if not info.begins)
 
 
-def _points(model: Model, capacity: int) -> Iterator[tuple[int, int]]:
+def _points(model: Model, capacity: int, verifies: bool = False) -> Iterator[tuple[int, int]]:
     """Steps of every number of places behind nothing, one place, half of the capacity, and up to
-    its end; of a prefill a few, and the most."""
-    for step in steps_of(model.artifact):
+    its end; of a prefill a few, and the most. `verifies`: those for drafts instead."""
+    of_drafts = [one.artifact for one in model.variants if state_of(one.artifact).verifies]
+    for step in of_drafts if verifies else steps_of(model.artifact):
         sizes = sizes_of(step)
         for n in sorted({sizes[0], min(_FEW, sizes[-1]), sizes[-1]}):
             left = capacity - n
@@ -412,7 +418,8 @@ class _Original:
 
     def _new_rows(self, step: _Step, outputs: Mapping[str, Array]) -> dict[str, Array]:
         new = range(step.length, step.length + step.chunk)
-        axes, lasts = dict(self._growth.states.values()), self._last_rows
+        axes = dict(self._growth.states.values())
+        lasts = {} if step.has_all else self._last_rows
         found = {n: a.take(new, axes[n]) if n in axes else a for n, a in outputs.items()}
         return {n: a.take([-1], lasts[n]) if n in lasts else a for n, a in found.items()}
 

@@ -14,7 +14,7 @@ from autotune.errors import ArtifactError
 from autotune.extent import Extents, Length
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.numbers import by_size
-from autotune.network.artifact.steps import begin_of, steps_of
+from autotune.network.artifact.steps import begin_of, steps_of, without_drafts
 from autotune.network.export.naming import identifiers
 from autotune.network.export.stateful import StateLayout, of_state, state_layout
 from autotune.target import Target, needed_features
@@ -162,6 +162,7 @@ class LibraryInterface:
 
 def interface_of(artifact: Artifact, name: str) -> LibraryInterface:
     """Raises ArtifactError for a network that no library of C can have."""
+    artifact = without_drafts(artifact)
     lengths = {name: n for variant in artifact.variants for name, n in variant.mosts.items()}
     if lengths and artifact.state is not None and not artifact.state.buffers:
         raise ArtifactError(

@@ -12,6 +12,7 @@ from autotune.errors import UsageError
 from autotune.network.artifact.artifact import Endpoint
 
 Array = NDArray[Any]
+COMPILED_FOR_ALL = 'compile it with `scores="all"` (`--scores all`)'
 
 
 class _Session(Protocol):
@@ -26,9 +27,9 @@ class _Session(Protocol):
     @property
     def capacity(self) -> int: ...
     @property
-    def gives_last_rows(self) -> bool: ...
+    def most_rows(self) -> int: ...
     def truncate(self, length: int) -> None: ...
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]: ...
+    def run(self, inputs: Mapping[str, Any], *, has_all: bool = ...) -> dict[str, Array]: ...
     def replaced_arrays(self) -> dict[str, Array]: ...
 
 
@@ -54,6 +55,16 @@ class TokenSession:
         """The most tokens."""
         return self._session.capacity
 
+    @property
+    def most_rows(self) -> int:
+        """The most tokens that are read at once with scores behind each."""
+        return self._session.most_rows
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether any number of tokens can be forgotten, and not those of the last step alone."""
+        return not self._session.replaced_arrays()
+
     def truncate(self, length: int) -> None:
         """Forget the tokens from `length` on."""
         self._session.truncate(length)
@@ -68,21 +79,31 @@ class TokenSession:
 
     def scores_behind(self, tokens: Sequence[int]) -> Array:
         """Read more tokens; scores of what follows each, or the last one alone: (n, vocabulary)."""
+        return self._read(tokens, False)
+
+    def verified(self, tokens: Sequence[int]) -> Array:
+        """Read at most `most_rows` tokens; scores of what follows each: (n, vocabulary)."""
+        return self._read(tokens, True)
+
+    def _read(self, tokens: Sequence[int], has_all: bool) -> Array:
         given = self.array(tokens).reshape(1, -1)
-        found = self._session.run({self.source: given})[self.scores]
+        found = self._session.run({self.source: given}, has_all=has_all)[self.scores]
         return found.reshape(-1, found.shape[-1])
 
-    def require_rows(self) -> None:
-        """Raise UsageError for a model that gives no scores of each token, or cannot go back."""
-        if self._session.replaced_arrays():
-            raise UsageError(
-                "a state of a fixed shape cannot go back to before a draft", "leave out `draft`"
-            )
-        if self._session.gives_last_rows:
+    def require_rows(self, k: int) -> None:
+        """Raise UsageError for a model that does not verify drafts of so many tokens."""
+        most = self.most_rows
+        if most < 2:
             raise UsageError(
                 "a draft is verified by the scores of all its tokens, and the model gives those of "
                 "the last one",
-                'compile it with `scores="all"` (`--scores all`)',
+                COMPILED_FOR_ALL,
+            )
+        if not 0 < k < most:
+            raise UsageError(
+                f"a draft of {k} tokens is verified by a step of {k + 1}: the model has one of 2 "
+                f"to {most}",
+                f"give `k` from 1 to {most - 1}, or {COMPILED_FOR_ALL}",
             )
 
 

@@ -27,7 +27,13 @@ from autotune.dtypes import DTYPES
 from autotune.errors import UsageError
 from autotune.graph.state import MOST_PROMPT, NO_ROWS
 from autotune.network.artifact.artifact import Endpoint
-from autotune.network.artifact.steps import axes_of_places, parts_of, state_of, steps_of
+from autotune.network.artifact.steps import (
+    axes_of_places,
+    is_step,
+    parts_of,
+    state_of,
+    steps_of,
+)
 from autotune.network.artifact.variants import VariantChoice
 from autotune.network.runtime.arguments import in_order, require_input, require_names
 from autotune.network.runtime.generation import TokenSession, generated
@@ -39,6 +45,8 @@ from autotune.network.runtime.session_step import (
     Stateful,
     as_stated,
     memory_of,
+    no_rows,
+    no_steps,
 )
 from autotune.network.runtime.speculation import SessionDraft, Wanted, draft_of, speculated
 from autotune.network.runtime.state_file import Kinds, plain, read_state, write_state
@@ -70,7 +78,8 @@ class ModelSession(PublicNames):
         axes = axes_of_places(steps_of(model.artifact))
         steps = [SessionStep(one, axes) for one in model.variants if self._advances(one)]
         steps.sort(key=lambda step: (-step.sessions, -step.size))
-        self._steps = [step for step in steps if step.sessions == 1]
+        self._steps = [step for step in steps if is_step(state_of(step.model.artifact))]
+        self._verifying = next((step for step in steps if step.verifies), None)
         self._together = [step for step in steps if step.sessions > 1]
         self._least = min(self._steps, key=lambda step: step.size)
         self._choice = VariantChoice([{e.name: e.shape for e in s.inputs} for s in self._steps])
@@ -146,10 +155,13 @@ class ModelSession(PublicNames):
         found = tuple(self.run(given | named).values())
         return found[0] if len(found) == 1 else found
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """`step` for inputs by name; outputs by name."""
+    def run(self, inputs: Mapping[str, Any], *, has_all: bool = False) -> dict[str, Array]:
+        """`step` for inputs by name; outputs by name.
+
+        `has_all`: with a row for each of at most `most_rows` new places.
+        """
         with self._alone():
-            return self._advance(inputs)
+            return self._advance(inputs, has_all)
 
     def first_step(self, n: int) -> tuple[int, Stateful]:
         """The places of the first of the steps that compute `n` new ones, and its model.
@@ -157,7 +169,7 @@ class ModelSession(PublicNames):
         Raises UsageError where there are no such steps.
         """
         if not self.takes(n):
-            raise _no_steps(n, [step.sizes for step in self._steps], self._joins)
+            raise no_steps(n, [step.sizes for step in self._steps], self._joins)
         first = self._parts(n)[0]
         return first, self._of_size(first).at(first)
 
@@ -187,15 +199,15 @@ class ModelSession(PublicNames):
 
         It ends after `max_new`, behind a token of `stop`, and where the state is full. `sampling`:
         see `sampling.sampler`; greedy by default. The state has all tokens but the last. `draft`
-        proposes `k` tokens at a time, which one step verifies (`speculation`): "ngrams", or a
-        session of a smaller model that has read the same text. Raises UsageError for a model of
-        several inputs in a step or without scores of tokens.
+        proposes `k` tokens at a time, fewer than `most_rows`, which one step verifies
+        (`speculation`): "ngrams", or a session of a smaller model that has read the same text.
+        Raises UsageError for a model of several inputs in a step or without scores of tokens.
         """
         choose, one = sampler(**sampling), TokenSession(self)
         given, most = one.tokens(tokens), self.capacity if max_new is None else max_new
         if draft is None or most < 1:
             return generated(one, given, choose, most, stop)
-        one.require_rows()
+        one.require_rows(k)
         is_session = isinstance(draft, ModelSession)
         found = SessionDraft(TokenSession(draft)) if is_session else draft_of(draft)
         return speculated(one, given, found, choose, Wanted(most, stop, k))
@@ -211,14 +223,20 @@ class ModelSession(PublicNames):
             pair[0][...] = 0
 
     def truncate(self, length: int) -> None:
-        """Forget the places from `length` on. Raises UsageError where there are not so many."""
-        has_pairs = bool(self._memory.pairs)
-        if not 0 <= length <= self.length or (has_pairs and length != self.length):
+        """Forget the places from `length` on; a state of a fixed shape goes back by one step alone.
+
+        Raises UsageError where there are not so many.
+        """
+        able, has_pairs = (self.length, self._memory.former), bool(self._memory.pairs)
+        if not 0 <= length <= self.length or (has_pairs and length not in able):
             raise UsageError(
                 f"a state of {self.length} places cannot be cut to {length}", "give fewer places"
             )
         with self._alone():
-            self._memory.cut(length)
+            if has_pairs and length < self.length:
+                self._memory.undo()
+            else:
+                self._memory.cut(length)
 
     def fork(self) -> ModelSession:
         """Another session with this state, as for beams and shared prefixes.
@@ -276,6 +294,13 @@ class ModelSession(PublicNames):
     def gives_last_rows(self) -> bool:
         """Whether outputs are those of the last new place alone."""
         return bool(self._info.last_rows)
+
+    @property
+    def most_rows(self) -> int:
+        """The most new places that a step gives outputs for each of, as drafts need them."""
+        if not self.gives_last_rows:
+            return self.capacity
+        return self._verifying.size if self._verifying is not None else 1
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -349,8 +374,8 @@ class ModelSession(PublicNames):
 
     # --- one step ---
 
-    def _advance(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        plan, checked = self._planned(inputs)
+    def _advance(self, inputs: Mapping[str, Any], has_all: bool) -> dict[str, Array]:
+        plan, checked = self._planned(inputs, has_all)
         parts: list[dict[str, Array]] = []
         memory, before = self._memory, self.length
         try:
@@ -364,7 +389,7 @@ class ModelSession(PublicNames):
         return parts[0] if len(parts) == 1 else self._least.joined(parts)
 
     def _planned(
-        self, inputs: Mapping[str, Any]
+        self, inputs: Mapping[str, Any], has_all: bool = False
     ) -> tuple[list[tuple[SessionStep, int]], dict[str, Array]]:
         """Steps with their new places, and their inputs as arrays. Raises UsageError."""
         if not self.capacity:
@@ -377,8 +402,12 @@ class ModelSession(PublicNames):
                 f"{n} more places do not fit: {self.length} of {self.capacity} are filled",
                 "compile with a larger `capacity`, or `reset` the session",
             )
+        if has_all and n > self.most_rows:
+            raise no_rows(n, self.most_rows)
+        if has_all and self._verifying is not None and n in self._verifying.sizes:
+            return [(self._verifying, n)], self._verifying.checked(inputs, n)
         if not self.takes(n):
-            raise _no_steps(n, [step.sizes for step in self._steps], self._joins)
+            raise no_steps(n, [step.sizes for step in self._steps], self._joins)
         plan = [(self._of_size(size), size) for size in self._parts(n)]
         return plan, plan[0][0].checked(inputs, n)
 
@@ -461,20 +490,6 @@ def step_together(
         for session in sessions:
             session._memory.filled[0] += one.size
     return {name: np.concatenate([np.atleast_1d(p[name]) for p in parts]) for name in parts[0]}
-
-
-def _no_steps(n: int, sizes: Sequence[range], joins: bool) -> UsageError:
-    """The error for a number of new places that no steps are for."""
-    if not n:
-        return UsageError("there are no places in this step", "give one or more")
-    known = ", ".join(f"{s[0]} to {s[-1]}" if len(s) > 1 else f"{s[0]}" for s in sizes)
-    hint = f"give {known} at a time"
-    if joins:
-        return UsageError(f"{n} places are no sum of {known}, which the file takes", hint)
-    return UsageError(
-        f"{n} places are not computed as several steps of {known}: the file makes others of them",
-        hint,
-    )
 
 
 def _stored(ends: Sequence[Endpoint]) -> Kinds:

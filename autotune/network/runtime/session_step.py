@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from autotune.codegen.memory import aligned
 from autotune.dtypes import DTYPES
+from autotune.errors import UsageError
 from autotune.graph.state import NO_ROWS, of_session
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.steps import sizes_of, state_of
 from autotune.network.runtime.arguments import require_input, require_names
+from autotune.network.runtime.generation import COMPILED_FOR_ALL
 from autotune.network.runtime.kernel_time import KernelTime
 from autotune.network.runtime.shared_places import SharedPlaces
 
@@ -49,7 +51,8 @@ class SessionMemory:
 
     `buffers`: of what grows; `filled`: their places that are; `pairs`: what a call replaces, and
     the array for what takes its place; `held`: what stays for a sequence, None before one begins.
-    `bound`: see `SessionStep`. `shared`: places that other sessions read as well.
+    `bound`: see `SessionStep`. `shared`: places that other sessions read as well. `former`: the
+    length before the last step, which can be undone; None where the state came about otherwise.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -63,6 +66,7 @@ class SessionMemory:
         self.held: Mapping[str, Array] | None = None if info.held else {}
         self.bound: dict[tuple[Stateful, int], list[tuple[int, int, int, int]]] = {}
         self.shared: SharedPlaces | None = None
+        self.former: int | None = None
 
     @property
     def length(self) -> int:
@@ -78,7 +82,14 @@ class SessionMemory:
         """Let so many places count as filled, and others be written anew."""
         if self.shared is not None and length < self.shared.length:
             self.shared = None
-        self.filled[0] = length
+        self.filled[0], self.former = length, None
+
+    def undo(self) -> None:
+        """Go back to before the last step: what it has replaced is still there."""
+        assert self.former is not None
+        for pair in self.pairs.values():
+            pair.reverse()
+        self.cut(self.former)
 
     def show_in(self, other: SessionMemory) -> None:
         """Give another session this state, whose filled places are the same memory.
@@ -106,13 +117,15 @@ class SessionStep:
     """A variant of the model, whose places in memory are bound to those of sessions.
 
     `axes`: see `steps.axes_of_places`. `sizes`: the numbers of new places that it may have, 0 where
-    no state grows, and `size` the largest; `sessions`: those that it advances.
+    no state grows, and `size` the largest; `sessions`: those that it advances. `verifies`: whether
+    it is for drafts alone.
     """
 
     def __init__(self, model: Stateful, axes: Mapping[str, int]) -> None:
         self.model, self.axes = model, axes
         artifact, info = model.artifact, state_of(model.artifact)
         self.sessions, self.sizes = info.sessions, sizes_of(artifact)
+        self.verifies = info.verifies
         self.size = self.sizes[-1]
         self._sized: dict[int, Stateful] = {}
         ports = info.ports
@@ -181,6 +194,7 @@ class SessionStep:
         stay."""
         found = self.at(n).run_bound(*self._bound(memories, inputs))
         for memory in memories:
+            memory.former = memory.length
             for pair in memory.pairs.values():
                 pair.reverse()
         return {end.name: found[end.name] for end in self.outputs}
@@ -248,3 +262,25 @@ def as_stated(value: Any, end: Endpoint) -> Array:
 def memory_of(end: Endpoint) -> Array:
     """An array for a port as it is stored."""
     return aligned(end.shape, DTYPES[end.stored].numpy)
+
+
+def no_steps(n: int, sizes: Sequence[range], joins: bool) -> UsageError:
+    """The error for a number of new places that no steps are for."""
+    if not n:
+        return UsageError("there are no places in this step", "give one or more")
+    known = ", ".join(f"{s[0]} to {s[-1]}" if len(s) > 1 else f"{s[0]}" for s in sizes)
+    hint = f"give {known} at a time"
+    if joins:
+        return UsageError(f"{n} places are no sum of {known}, which the file takes", hint)
+    return UsageError(
+        f"{n} places are not computed as several steps of {known}: the file makes others of them",
+        hint,
+    )
+
+
+def no_rows(n: int, most: int) -> UsageError:
+    """The error for outputs of each of more places than the model has them for."""
+    return UsageError(
+        f"a step of {n} places has outputs for the last one alone: for each of {most} at most",
+        f"give fewer, or {COMPILED_FOR_ALL}",
+    )

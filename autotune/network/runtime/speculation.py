@@ -5,6 +5,9 @@ session.generate(prompt, draft="ngrams", k=4)
 Every token is distributed as without a draft, greedy ones are the same up to rounding: a proposal
 x of share q(x) is taken with probability min(1, p(x) / q(x)), p being the model's shares; in the
 place of one that is not, a token is drawn from max(p - q, 0) (Leviathan and others, 2023).
+
+A state of a fixed shape goes back to before a draft that was not taken whole: tokens that were are
+in front of the next one, and read once more with it.
 """
 
 from __future__ import annotations
@@ -79,6 +82,11 @@ class SessionDraft:
     """
 
     def __init__(self, session: TokenSession) -> None:
+        if not session.goes_back:
+            raise UsageError(
+                "a draft goes back to where it was wrong, which its state of a fixed shape cannot",
+                'give a model whose whole state is a KV cache, or "ngrams"',
+            )
         self._session, self._before = session, session.length
         self._text: list[int] = []
 
@@ -127,18 +135,37 @@ def speculated(
     """Tokens behind `tokens`, one by one; see `ModelSession.generate`."""
     text = [*tokens, choose(session.scores_behind(tokens)[-1])]
     yield text[-1]
-    left = wanted.max_new - 1
-    while left > 0 and text[-1] not in wanted.stop and session.length < session.capacity:
-        k = min(wanted.k, left - 1, session.capacity - session.length - 1)
+    left, unread = wanted.max_new - 1, text[-1:]
+    while left > 0 and text[-1] not in wanted.stop:
+        if len(unread) + wanted.k > session.most_rows:
+            unread = _last_unread(session, unread)
+        room = session.capacity - session.length - len(unread)
+        if room < 0:
+            break
+        k = min(wanted.k, left - 1, room)
         proposal = draft.propose(text, k, choose) if k > 0 else Proposal((), ())
         before = session.length
-        rows = session.scores_behind([text[-1], *proposal.tokens])
-        found = _verified(rows, proposal, choose)
+        rows = session.verified([*unread, *proposal.tokens])
+        found = _verified(rows[len(unread) - 1 :], proposal, choose)
         ends = [n for n, token in enumerate(found, 1) if token in wanted.stop]
         found = found[: ends[0]] if ends else found
-        session.truncate(before + len(found))
+        read = before + len(unread) - 1 + len(found)
+        if read == session.length or session.goes_back:
+            session.truncate(read)
+            unread = found[-1:]
+        else:
+            session.truncate(before)
+            unread = unread + found
         text, left = text + found, left - len(found)
         yield from found
+    _last_unread(session, unread)
+
+
+def _last_unread(session: TokenSession, unread: list[int]) -> list[int]:
+    """Read all tokens but the last one, which is left."""
+    if len(unread) > 1:
+        session.scores_behind(unread[:-1])
+    return unread[-1:]
 
 
 def _verified(rows: Array, proposal: Proposal, choose: Sampler) -> list[int]:

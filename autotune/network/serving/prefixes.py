@@ -4,6 +4,9 @@ prefixes = Prefixes(most_bytes=1 << 30)
 n = prefixes.begin(session, tokens)        # places of an empty session are filled: read tokens[n:]
 ...
 prefixes.keep(session, tokens)             # of a session that has read `tokens`
+
+A state of a fixed shape beside the cache is that of one place: it is kept where a session has read
+whole blocks and no more, so texts are read in parts that end there (`part`).
 """
 
 from __future__ import annotations
@@ -24,17 +27,19 @@ Tokens = tuple[int, ...]
 
 @dataclass(eq=False)
 class _Block:
-    """The rows of some tokens behind those of its parents."""
+    """The rows of some tokens behind those of its parents; `states`: of a fixed shape at their
+    end, None where no session stopped there."""
 
     parent: _Block | None = None
     tokens: Tokens = ()
     rows: Mapping[str, Array] = field(default_factory=dict)
+    states: Mapping[str, Array] | None = None
     blocks: dict[Tokens, _Block] = field(default_factory=dict)
     used: int = 0
 
     @property
     def n_bytes(self) -> int:
-        return sum(array.nbytes for array in self.rows.values())
+        return sum(array.nbytes for array in (*self.rows.values(), *(self.states or {}).values()))
 
 
 class Prefixes:
@@ -61,12 +66,14 @@ class Prefixes:
         if session.length:
             raise _has_read(session)
         with self._lock:
-            places = 0
-            for block in self._known(tokens[:-1]):
+            places, states = 0, session.replaced_arrays()
+            for block in self._restored(tokens[:-1], bool(states)):
                 end = places + len(block.tokens)
                 for name, rows in block.rows.items():
                     session.rows(name, places, end)[...] = rows
                 places, block.used = end, self._tick()
+                for name, array in states.items():
+                    array[...] = (block.states or {}).get(name, array)
             self.n_read, self.n_known = self.n_read + len(tokens), self.n_known + places
         session.assume(places)
         return places
@@ -74,7 +81,8 @@ class Prefixes:
     def keep(self, session: ModelSession, tokens: Sequence[int]) -> None:
         """Keep what a session has read, as far as it is whole blocks.
 
-        `tokens`: those of its first places. Raises UsageError for a session that has read fewer.
+        `tokens`: those of its first places. States of a fixed shape are kept where these are all
+        that it has read. Raises UsageError for a session that has read fewer.
         """
         self.require(session)
         if session.length < len(tokens):
@@ -90,18 +98,39 @@ class Prefixes:
                     self.n_bytes += block.n_bytes
                 block.used = self._tick()
                 above, places = block, end
+            if places == session.length and above.states is None:
+                self.n_bytes -= above.n_bytes
+                states = session.replaced_arrays()
+                above.states = {name: array.copy() for name, array in states.items()}
+                self.n_bytes += above.n_bytes
             self._forget()
+
+    def part(self, session: ModelSession, tokens: Sequence[int], begin: int, size: int) -> int:
+        """The end of the part of a text to read from `begin` on: of `size` tokens, or of fewer
+        where the model has states of a fixed shape, which other texts may go on from there.
+
+        That is where former texts had other tokens, else the end of the last whole block.
+        """
+        end = min(begin + size, len(tokens))
+        if not session.replaced_arrays():
+            return end
+        with self._lock:
+            known = sum(len(block.tokens) for block in self._known(tokens[:-1]))
+        whole = end // self.block * self.block
+        is_inside = begin < known < end
+        return known if is_inside else whole if whole > begin else end
 
     @staticmethod
     def serves(session: ModelSession) -> bool:
-        """Whether places of a session can be kept: its whole state is a KV cache."""
-        return bool(session.capacity and not session.replaced_arrays() and not session.begin_info)
+        """Whether places of a session can be kept: its state follows from tokens alone."""
+        return bool(session.capacity and not session.begin_info)
 
     def require(self, session: ModelSession) -> None:
         """Raise UsageError for a session whose places cannot be kept, or of another model."""
         if not self.serves(session):
             raise UsageError(
-                "prefixes are kept of models whose whole state is a KV cache", "leave them out"
+                "prefixes are kept of models with a KV cache that follows from tokens alone",
+                "leave them out",
             )
         if self._model not in (None, session.model):
             raise UsageError("the prefixes are of another model", "give each model its own")
@@ -118,6 +147,13 @@ class Prefixes:
             if block is None or (block := block.blocks.get(key)) is None:
                 return
             yield block
+
+    def _restored(self, tokens: Sequence[int], has_states: bool) -> list[_Block]:
+        """The longest known prefix that a session can go on from."""
+        known = list(self._known(tokens))
+        while has_states and known and known[-1].states is None:
+            known.pop()
+        return known
 
     def _forget(self) -> None:
         """Drop the blocks without others behind them that were used the longest time ago."""

@@ -75,9 +75,8 @@ class TurnScheduler:
 
     `sessions`: requests at once; as many steps of several sessions as the artifact has are used
     (`--sessions`). `waiting`: requests that may wait for one. `part`: tokens of a prompt in a turn,
-    beside the next token of all others. `prefixes`: of former texts, for all; they stay empty where
-    the model has states of a fixed shape beside its cache. It owns the sessions. Raises UsageError
-    for a model that takes more than tokens.
+    beside the next token of all others. `prefixes`: of former texts, for all. It owns the sessions.
+    Raises UsageError for a model that takes more than tokens.
     """
 
     def __init__(
@@ -172,17 +171,21 @@ class TurnScheduler:
         request = one.request
         if request.end:
             return self._leave(one)
-        part = request.tokens[one.read : one.read + self._part]
+        end = one.read + self._part
+        if self.prefixes is not None:
+            end = self.prefixes.part(one.session, request.tokens, one.read, self._part)
+        part = request.tokens[one.read : end]
         try:
             scores = TokenSession(one.session).scores_behind(part)
         except Exception as error:  # of this request: the others go on
             request._fail(error)
             return self._leave(one)
         one.read += len(part)
-        if one.read < len(request.tokens):
+        is_read = one.read >= len(request.tokens)
+        if self.prefixes is not None and (is_read or one.session.replaced_arrays()):
+            self.prefixes.keep(one.session, request.tokens[: one.read])
+        if not is_read:
             return self._prompts.append(one)
-        if self.prefixes is not None:
-            self.prefixes.keep(one.session, request.tokens)
         self._take(one, scores[-1])
         if self._goes_on(one):
             self._texts.append(one)
