@@ -153,3 +153,10 @@ def test_what_follows_interleaved_channels_joins_their_convolution(
     network = assert_matches(proto, tmp_path, 1e-5)
     alone = {"Transpose", "Slice", "Concat", "Reshape", "Copy"}
     assert all("Conv" in call.label or call.label in alone for call in network.calls)
+
+
+def test_a_pixel_shuffle_of_few_channels_copies_a_block_of_them_at_a_time(tmp_path: Path) -> None:
+    nodes = [node("DepthToSpace", "x", "y", blocksize=2, mode="DCR")]
+    network = assert_matches(model(nodes, {"x": (1, 12, 8, 8)}, {}, "y"), tmp_path)
+    shapes = [op.tensor.shape for task in network.tasks.values() for op in task.computes]
+    assert (8, 2, 8, 6) in shapes

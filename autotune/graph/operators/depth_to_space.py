@@ -28,10 +28,13 @@ def _interleave(rw: Rewriter) -> None:
     blocks, groups, first = tuple(rw.attr("blocks")), rw.attr("groups"), rw.attr("blocks_first")
     rest = channels // (groups * math.prod(blocks))
     at = len(size) + 1  # of the groups
-    split = (n, *size, groups, *((*blocks, rest) if first else (rest, *blocks)))
-    block_axes = range(at + 1 + (not first), at + 1 + (not first) + len(blocks))
+    apart = (groups,) if groups > 1 else ()
+    split = (n, *size, *apart, *((*blocks, rest) if first else (rest, *blocks)))
+    begin = at + len(apart)
+    block_axes = range(begin + (not first), begin + (not first) + len(blocks))
     pairs = [a for pair in zip(range(1, at), block_axes, strict=True) for a in pair]
-    _rearrange(rw, split, (0, *pairs, at, at + 1 + len(blocks) * first))
+    outer = range(at, begin)
+    _rearrange(rw, split, (0, *pairs, *outer, begin + len(blocks) * first))
 
 
 def _space_to_depth(rw: Rewriter) -> None:
@@ -45,7 +48,12 @@ def _space_to_depth(rw: Rewriter) -> None:
 
 
 def _rearrange(rw: Rewriter, split: Shape, perm: Shape) -> None:
-    """Reshape to `split`, Transpose, Reshape to the shape of the node's output."""
+    """Reshape to `split`, Transpose, Reshape to the shape of the node's output.
+
+    Dimensions that stay the innermost ones are one, so that few channels are copied with a block.
+    """
+    while len(split) > 1 and perm[-2:] == (len(split) - 2, len(split) - 1):
+        split, perm = (*split[:-2], split[-2] * split[-1]), perm[:-1]
     apart = rw("Reshape", rw.input(0), shape=split)
     rw.result("Reshape", rw("Transpose", apart, perm=perm))
 
