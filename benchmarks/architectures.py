@@ -25,8 +25,8 @@ import numpy as np
 
 VOCABULARY = 96
 PROMPT = (3, 17, 29, 5, 41, 7, 11)
-N_TOKENS = 32
-N_PAST = 5
+N_PAST, N_NEW = 5, 3
+"""Places of the call that is exported."""
 ROUTES = ("dynamo", "script", "loop", "hf")
 """PyTorch's exporters, the older of them, it with a loop over all experts as models of 2024 have
 it, and the exporter of transformers."""
@@ -55,12 +55,12 @@ class Architecture:
     config: str = ""
     model: str = ""
 
-    def build(self) -> Any:
+    def build(self, n_layers: int) -> Any:
         """The model, with seeded weights."""
         torch, transformers = import_module("torch"), import_module("transformers")
         torch.manual_seed(0)
         config = getattr(transformers, self.config or f"{self.name}Config")
-        config = config(**_SMALL | dict(self.settings))
+        config = config(**_deep(_SMALL | dict(self.settings), n_layers))
         config._attn_implementation = "eager"
         model = getattr(transformers, self.model or f"{self.name}ForCausalLM")(config)
         with torch.no_grad():
@@ -68,6 +68,19 @@ class Architecture:
                 if p.ndim > 1 and p.std() < 0.05:
                     p.normal_(std=0.2)
         return model.float().eval()
+
+
+def _deep(settings: Mapping[str, Any], n_layers: int) -> dict[str, Any]:
+    """Settings of two layers for an even number of them, whose kinds take turns."""
+    found = dict(settings)
+    for name, value in settings.items():
+        if isinstance(value, list) and len(value) == 2:
+            found[name] = value * (n_layers // 2)
+        elif name in ("hybrid_layer_ids", "attn_layer_indices"):
+            found[name] = [*range(1, n_layers, 2)]
+        elif name in ("n_layer", "num_hidden_layers"):
+            found[name] = n_layers
+    return found
 
 
 def _rope(kind: str, **more: Any) -> dict[str, Any]:
@@ -273,7 +286,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "num_key_value_heads": 4,
         },
     ),
-    "minicpm3": Architecture("MiniCPM3", {**_LATENT}),
+    "minicpm3": Architecture("MiniCPM3", {**_LATENT, "num_key_value_heads": 4}),
     "gemma2": Architecture("Gemma2", {**_WINDOW, "head_dim": 8, "query_pre_attn_scalar": 8}),
     "gemma3": Architecture(
         "Gemma3", {**_WINDOW, "head_dim": 8, "query_pre_attn_scalar": 8}, "Gemma3TextConfig"
@@ -390,13 +403,13 @@ def _module(model: Any, names: Sequence[str]) -> Any:
     return Step().eval()
 
 
-def _tokens_of_torch(model: Any) -> list[int]:
+def _tokens_of_torch(model: Any, n_tokens: int) -> list[int]:
     """Greedy tokens behind the prompt, one step for each."""
     torch: Any = import_module("torch")
     cache, ids, found = _fresh(model), torch.tensor([PROMPT]), []
     total = 0
     with torch.no_grad():
-        for _ in range(N_TOKENS):
+        for _ in range(n_tokens):
             total += ids.shape[1]
             mask = torch.ones(1, total, dtype=torch.int64)
             out = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
@@ -440,11 +453,11 @@ def _present(name: str) -> str:
     return name.replace("past_key_values", "present").replace("past_", "present_")
 
 
-def export(name: str, route: str, path: Path, step: int = 3) -> dict[str, Any]:
+def export(name: str, route: str, path: Path, n_layers: int, n_tokens: int) -> dict[str, Any]:
     """Write the model; what PyTorch makes of the prompt."""
     torch: Any = import_module("torch")
-    model = ARCHITECTURES[name].build()
-    expected = {"tokens": _tokens_of_torch(model)}
+    model = ARCHITECTURES[name].build(n_layers)
+    expected = {"tokens": _tokens_of_torch(model, n_tokens)}
     model, cache = _with_experts(model, route), _fresh(model)
     with torch.no_grad():
         ids = torch.tensor([PROMPT[:N_PAST]])
@@ -455,8 +468,8 @@ def export(name: str, route: str, path: Path, step: int = 3) -> dict[str, Any]:
             use_cache=True,
         )
     states = {k: v.clone() for k, v in _states(cache).items()}
-    ids = torch.tensor([PROMPT[:step]])
-    mask = torch.ones(1, N_PAST + step, dtype=torch.int64)
+    ids = torch.tensor([PROMPT[:N_NEW]])
+    mask = torch.ones(1, N_PAST + N_NEW, dtype=torch.int64)
     if route == "hf":
         _by_transformers(model, ids, mask, cache, path)
         return expected
@@ -500,7 +513,11 @@ def main() -> None:
 @click.argument("folder", type=Path)
 @click.option("--only", multiple=True)
 @click.option("--route", multiple=True)
-def export_all(folder: Path, only: tuple[str, ...], route: tuple[str, ...]) -> None:
+@click.option("--layers", default=2, help="An even number.")
+@click.option("--tokens", default=32)
+def export_all(
+    folder: Path, only: tuple[str, ...], route: tuple[str, ...], layers: int, tokens: int
+) -> None:
     """Write models with what PyTorch makes of them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in only or ARCHITECTURES:
@@ -509,7 +526,7 @@ def export_all(folder: Path, only: tuple[str, ...], route: tuple[str, ...]) -> N
             if path.exists():
                 continue
             try:
-                expected = export(name, one, path)
+                expected = export(name, one, path, layers, tokens)
                 path.with_suffix(".json").write_text(json.dumps(expected))
                 click.echo(f"{path.name}: written")
             except Exception as error:
@@ -523,10 +540,11 @@ def export_all(folder: Path, only: tuple[str, ...], route: tuple[str, ...]) -> N
 
 # --- without PyTorch ---
 
-CAPACITY = 64
+ROOM = 32
+"""Places of the capacity beside the generated tokens."""
 
 
-def _of_onnxruntime(path: Path) -> list[int]:
+def _of_onnxruntime(path: Path, n_tokens: int) -> list[int]:
     """Greedy tokens by ONNX Runtime, which gets its outputs back."""
     ort: Any = import_module("onnxruntime")
     options = ort.SessionOptions()
@@ -539,7 +557,7 @@ def _of_onnxruntime(path: Path) -> list[int]:
         feed[i.name] = np.zeros(shape, np.float32 if "float" in i.type else np.int64)
     names = {i.name for i in session.get_inputs()}
     ids, found, total = list(PROMPT), [], 0
-    for _ in range(N_TOKENS):
+    for _ in range(n_tokens):
         total += len(ids)
         known = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, total), np.int64)}
         result = session.run(None, {k: v for k, v in known.items() if k in names} | feed)
@@ -554,16 +572,17 @@ def check(path: Path) -> str:
     autotune: Any = import_module("autotune")
     torch_tokens = json.loads(path.with_suffix(".json").read_text())["tokens"]
     try:
-        wanted = _of_onnxruntime(path)
+        wanted = _of_onnxruntime(path, len(torch_tokens))
     except Exception as error:
         return f"ONNX Runtime: {str(error).splitlines()[0][:200]}"
     note = "" if wanted == torch_tokens else "; the file differs from PyTorch"
     try:
-        compiled = autotune.compile(str(path), capacity=CAPACITY, threads=2)
+        capacity = len(torch_tokens) + ROOM
+        compiled = autotune.compile(str(path), capacity=capacity, threads=2)
         file = path.with_suffix(".atn")
         compiled.artifact.save(file)
         session = autotune.load(file).session()
-        found = list(session.generate([[*PROMPT]], max_new=N_TOKENS))
+        found = list(session.generate([[*PROMPT]], max_new=len(wanted)))
     except autotune.AutotuneError as error:
         return f"refused: {error.message} | {error.hint}{note}"
     if found != wanted:

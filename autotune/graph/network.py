@@ -39,6 +39,7 @@ from autotune.graph.refusals import require_supported
 from autotune.graph.rewriter import RewriteLog
 from autotune.graph.state import StateInfo
 from autotune.graph.tasks.channels_first import channels_first_groups
+from autotune.graph.tasks.grouped_rows import grouped_rows
 from autotune.graph.tasks.joined_groups import JoinedGroups, joined_groups
 from autotune.graph.tasks.partition import partition
 from autotune.graph.tasks.sparse import Zeros, sparse_subgraphs, zeros_of
@@ -393,6 +394,10 @@ def stored_network(graph: Graph, stored: Graph, name: str, digest: str) -> Netwo
     taken |= sparse.keys()
     in_order = channels_first_groups(with_copies, groups)
     joined += [j for j in in_order if taken.isdisjoint(j.parts)]
+    taken |= {n for j in joined for n in j.parts}
+    grouped = grouped_rows(subgraphs, values, set(graph.outputs) & values.keys(), taken)
+    joined, subgraphs = grouped.moved(joined), grouped.subgraphs
+    sparse = {grouped.position[n]: s for n, s in sparse.items()}
     tasks = _tasks([*subgraphs, *(j.whole for j in joined), *sparse.values()])
     chains = [Chain(_call(j.whole, tasks), j.parts) for j in joined]
     chains += [Chain(_call(s, tasks), (n,)) for n, s in sparse.items()]

@@ -45,6 +45,7 @@ from autotune.graph.lengths.numbers import (
 from autotune.graph.lengths.writing import written_in
 from autotune.graph.network import Network, Port, as_stated, assembled, named
 from autotune.graph.operators.state import APPEND
+from autotune.graph.tasks.grouped_rows import grouped_rows
 from autotune.graph.tasks.joined_groups import joined_groups
 from autotune.graph.tasks.partition import Group, partition
 from autotune.graph.tasks.storage import Activation, plan_storage
@@ -192,7 +193,9 @@ class _Lifter:
         values |= {
             v: Activation(v, (1,), INDEX, (1,)) for n, v in self.ports.items() if n not in held
         }
-        network = assembled(subgraphs, joined, values)
+        ends = {*self.imports[0].graph.outputs} & values.keys()
+        grouped = grouped_rows(subgraphs, values, ends, {n for j in joined for n in j.parts})
+        network = assembled(grouped.subgraphs, grouped.moved(joined), values)
         limits = index_limits(self.first)
         graph = self.imports[0].graph
         empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
