@@ -94,13 +94,16 @@ def _along(body: Expr, row: Var) -> Iterator[Expr]:
             todo += children(e)
 
 
-def blocked(dag: ComputeDAG, rows: ChosenRows, most: int, size: int, count: str) -> ComputeDAG:
-    """The task of at most so many blocks of `size` rows, whose number is the placeholder `count`.
+def blocked(dag: ComputeDAG, rows: ChosenRows, blocks: Axis, places: Axis) -> ComputeDAG:
+    """The task of so many `blocks` of so many `places` at most, which are also the names of the
+    placeholders that say how many there are.
 
     The placeholder `rows.told` has the choice of each block, and `rows.operands` rows of blocks.
     """
-    number = Placeholder(Tensor(count, (1,), INDEX))
-    axes = Axis(_BLOCK, most, number.tensor[0]), Axis(_PLACE, size)
+    counts = [Placeholder(Tensor(a.name, (1,), INDEX)) for a in (blocks, places)]
+    ends = (n.tensor[0] for n in counts)
+    axes = Axis(_BLOCK, blocks.extent, next(ends)), Axis(_PLACE, places.extent, next(ends))
+    most, size = blocks.extent, places.extent
     tensors: dict[str, Tensor] = {}
     for op in dag.ops:
         if op.name == rows.told:
@@ -120,7 +123,7 @@ def blocked(dag: ComputeDAG, rows: ChosenRows, most: int, size: int, count: str)
         ops.append(Compute(tensor, (*axes, *op.axes[1:]), body))
     used = {x.tensor.name for op in ops if isinstance(op, Compute) for x in op.reads}
     kept = [op for op in ops if isinstance(op, Compute) or op.name in used]
-    return ComputeDAG((*kept[:1], number, *kept[1:]), dag.outputs)
+    return ComputeDAG((*kept[:1], *counts, *kept[1:]), dag.outputs)
 
 
 def _of_blocks(

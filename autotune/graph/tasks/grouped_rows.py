@@ -32,6 +32,7 @@ from autotune.te.expr import (
     compare,
     floordiv,
     idx,
+    minimum,
     select,
     substitute,
 )
@@ -82,7 +83,7 @@ def grouped_rows(
 @dataclass(frozen=True)
 class _Order:
     """How rows lie in blocks: values of their places, of the row at each place, of the choice of
-    each block, and of the number of blocks."""
+    each block, of the number of blocks, and of the most rows that one of them has."""
 
     size: int
     most: int
@@ -90,6 +91,7 @@ class _Order:
     row: str
     choice: str
     count: str
+    fill: str
 
 
 @dataclass
@@ -118,11 +120,12 @@ class _Grouping:
             self.orders[key] = self._order(told, rows)
             yield from self._ordering(one, rows, self.orders[key], numbers)
         order = self.orders[key]
-        count = _unused("count", {op.name for op in one.dag.ops})
-        dag = blocked(one.dag, rows, order.most, order.size, count)
+        names = {op.name for op in one.dag.ops}
+        count, fill = (_unused(stem, names) for stem in ("count", "fill"))
+        dag = blocked(one.dag, rows, Axis(count, order.most), Axis(fill, order.size))
         kept = {p.name for p in dag.placeholders}
         inputs = {n: v for n, v in one.inputs.items() if n in kept}
-        inputs |= {rows.told: order.choice, count: order.count}
+        inputs |= {rows.told: order.choice, count: order.count, fill: order.fill}
         for name in rows.operands:
             source = self._memory(one.inputs[name])
             if (order, source) not in self.blocks:
@@ -165,6 +168,7 @@ class _Grouping:
             value("row", most, size),
             value("choice", most),
             value("blocks", 1),
+            value("fill", 1),
         )
 
     def _ordering(
@@ -176,27 +180,28 @@ class _Grouping:
         s, r, i, j = Axis(ROW, n, rows.axis.limit), Axis("r", n), Axis("i", e), Axis("j", e)
         of = {v.name: substitute(rows.choice, {ROW: v.var}) for v in (s, r)}
         rank = self._value(f"{order.place}.rank", Tensor("rank", (n,), INDEX))
-        sizes = self._value(f"{order.count}.sizes", Tensor("sizes", (e,), INDEX))
+        counts = self._value(f"{order.count}.rows", Tensor("rows", (e,), INDEX))
         firsts = self._value(f"{order.count}.firsts", Tensor("firsts", (e,), INDEX))
         given = {rows.told: one.inputs[rows.told], **numbers}
         tensors = told, *numbers_read(rows.axis.limit)
 
         is_of = _counted(used(r, compare("eq", of["r"], i.var)), r)
-        sized = compute("rows", (i,), is_of)
-        size = floordiv(sized.tensor[i] + (order.size - 1), idx(order.size))
-        yield _call([sized, compute("sizes", (i,), size)], tensors, given, sizes)
-        size_of = Tensor("sizes", (e,), INDEX)
-        known = {"sizes": sizes}
-        before = select(compare("lt", j.var, i.var), size_of[j], idx(0))
-        yield _call(
-            [compute("firsts", (i,), Reduce("sum", before, (j,)))], [size_of], known, firsts
-        )
-        total = compute("count", (Axis("one", 1),), Reduce("sum", size_of[j], (j,)))
-        yield _call([total], [size_of], known, order.count)
+        yield _call([compute("rows", (i,), is_of)], tensors, given, counts)
+        rows_of, known = Tensor("rows", (e,), INDEX), {"rows": counts}
+        size = floordiv(rows_of[j] + (order.size - 1), idx(order.size))
+        before = Reduce("sum", select(compare("lt", j.var, i.var), size, idx(0)), (j,))
+        yield _call([compute("firsts", (i,), before)], [rows_of], known, firsts)
+        one = Axis("one", 1)
+        total = compute("count", (one,), Reduce("sum", size, (j,)))
+        yield _call([total], [rows_of], known, order.count)
+        most = compute("most", (one,), Reduce("max", rows_of[j], (j,)))
+        fill = compute("fill", (one,), minimum(most.tensor[one], idx(order.size)))
+        yield _call([most, fill], [rows_of], known, order.fill)
 
         count, first = Tensor("count", (1,), INDEX), Tensor("firsts", (e,), INDEX)
         known = {"count": order.count, "firsts": firsts}
-        q, p = Axis("q", order.most, count[0]), Axis("p", order.size)
+        filled = Tensor("fill", (1,), INDEX)
+        q, p = Axis("q", order.most, count[0]), Axis("p", order.size, filled[0])
         is_before = both(compare("gt", i.var, idx(0)), compare("le", first[i], q.var))
         choice = compute("choice", (q,), _counted(is_before, i))
         yield _call([choice], [count, first], known, order.choice)
@@ -210,8 +215,8 @@ class _Grouping:
         places = Tensor("place", (n,), INDEX)
         is_at = compare("eq", places[r], q.var * order.size + p.var)
         row = Reduce("sum", select(used(r, is_at), r.var, idx(0)), (r,))
-        read = [places, count, *tensors[1:]]
-        known = {"place": order.place, "count": order.count, **numbers}
+        read = [places, count, filled, *tensors[1:]]
+        known = {"place": order.place, "count": order.count, "fill": order.fill, **numbers}
         yield _call([compute("row", (q, p), row)], read, known, order.row)
 
     # --- rows and blocks ---
@@ -219,14 +224,17 @@ class _Grouping:
     def _gathered(self, one: Subgraph, name: str, order: _Order) -> Subgraph:
         """The call that copies rows into blocks."""
         x = one.dag[name].tensor
-        count, row = Tensor("count", (1,), INDEX), Tensor("row", (order.most, order.size), INDEX)
-        axes = [Axis("q", order.most, count[0]), Axis("p", order.size), *_others(x)]
+        count, filled = Tensor("count", (1,), INDEX), Tensor("fill", (1,), INDEX)
+        row = Tensor("row", (order.most, order.size), INDEX)
+        ends = Axis("q", order.most, count[0]), Axis("p", order.size, filled[0])
+        axes = [*ends, *_others(x)]
         element = x[(inside(row[axes[0], axes[1]], x.shape[0]), *axes[2:])]
         result = compute("blocks", axes, element)
         value = self._value(f"{one.inputs[name]}.blocks", result.tensor)
         self.blocks[order, self._memory(one.inputs[name])] = value
-        known = {"count": order.count, "row": order.row, name: one.inputs[name]}
-        return _call([result], [count, row, x], known, value)
+        known = {"count": order.count, "fill": order.fill, "row": order.row}
+        read = [count, filled, row, x]
+        return _call([result], read, {**known, name: one.inputs[name]}, value)
 
     def _in_rows(
         self,
