@@ -15,7 +15,6 @@ from functools import partial
 
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
 from autotune.te.expr import (
-    INDEX,
     Axis,
     Expr,
     Load,
@@ -31,7 +30,6 @@ from autotune.te.expr import (
 from autotune.te.numbers import is_number
 
 ROW = "s"
-_BLOCK, _PLACE = "block", "place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +93,12 @@ def _along(body: Expr, row: Var) -> Iterator[Expr]:
 
 
 def blocked(dag: ComputeDAG, rows: ChosenRows, blocks: Axis, places: Axis) -> ComputeDAG:
-    """The task of so many `blocks` of so many `places` at most, which are also the names of the
-    placeholders that say how many there are.
+    """The task of at most so many `blocks` of so many `places`, whose limits follow numbers.
 
     The placeholder `rows.told` has the choice of each block, and `rows.operands` rows of blocks.
     """
-    counts = [Placeholder(Tensor(a.name, (1,), INDEX)) for a in (blocks, places)]
-    ends = (n.tensor[0] for n in counts)
-    axes = Axis(_BLOCK, blocks.extent, next(ends)), Axis(_PLACE, places.extent, next(ends))
-    most, size = blocks.extent, places.extent
+    counts = [Placeholder(t) for a in (blocks, places) for t in numbers_read(a.limit)]
+    axes, most, size = (blocks, places), blocks.extent, places.extent
     tensors: dict[str, Tensor] = {}
     for op in dag.ops:
         if op.name == rows.told:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, count
 
 from autotune.graph.operators.definition import inside
@@ -39,8 +38,13 @@ from autotune.te.expr import (
 
 _MOST_IN_BLOCK = 16
 """Rows of a block: with more, more of them are padding."""
+_STEP = 4
+"""Rows that are computed together: short prompts have few of a choice."""
 _ROWS_PER_CHOICE = 2
 """With fewer on average at the most, a matrix is hardly read more than once."""
+
+_COUNTS = Tensor("count", (1,), INDEX), Tensor("fill", (1,), INDEX)
+"""How many blocks there are, and how many steps of rows the fullest has."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def grouped_rows(
 @dataclass(frozen=True)
 class _Order:
     """How rows lie in blocks: values of their places, of the row at each place, of the choice of
-    each block, of the number of blocks, and of the most rows that one of them has."""
+    each block, of the number of blocks, and of the steps of rows that the fullest has."""
 
     size: int
     most: int
@@ -92,6 +96,26 @@ class _Order:
     choice: str
     count: str
     fill: str
+
+    @property
+    def axes(self) -> tuple[Axis, Axis]:
+        """Blocks, and places of one, as many as `_COUNTS` say."""
+        return self.ending(*_COUNTS)
+
+    def ending(self, count: Tensor, fill: Tensor) -> tuple[Axis, Axis]:
+        """The same where other tensors say it."""
+        places = Axis("place", self.size, fill[0] * self.step)
+        return Axis("block", self.most, count[0]), places
+
+    @property
+    def counts(self) -> dict[str, str]:
+        """The values of `_COUNTS`."""
+        return {"count": self.count, "fill": self.fill}
+
+    @property
+    def step(self) -> int:
+        """Rows of blocks are computed so many at a time."""
+        return min(self.size, _STEP)
 
 
 @dataclass
@@ -122,7 +146,8 @@ class _Grouping:
         order = self.orders[key]
         names = {op.name for op in one.dag.ops}
         count, fill = (_unused(stem, names) for stem in ("count", "fill"))
-        dag = blocked(one.dag, rows, Axis(count, order.most), Axis(fill, order.size))
+        ends = order.ending(*(Tensor(n, (1,), INDEX) for n in (count, fill)))
+        dag = blocked(one.dag, rows, *ends)
         kept = {p.name for p in dag.placeholders}
         inputs = {n: v for n, v in one.inputs.items() if n in kept}
         inputs |= {rows.told: order.choice, count: order.count, fill: order.fill}
@@ -175,66 +200,29 @@ class _Grouping:
         self, one: Subgraph, rows: ChosenRows, order: _Order, numbers: Mapping[str, str]
     ) -> Iterator[Subgraph]:
         """The calls that put rows in order: rows of a choice stay in their order."""
-        n, e, told = rows.axis.extent, rows.n_choices, one.dag[rows.told].tensor
-        used = partial(_below, rows.axis.limit)
-        s, r, i, j = Axis(ROW, n, rows.axis.limit), Axis("r", n), Axis("i", e), Axis("j", e)
-        of = {v.name: substitute(rows.choice, {ROW: v.var}) for v in (s, r)}
-        rank = self._value(f"{order.place}.rank", Tensor("rank", (n,), INDEX))
-        counts = self._value(f"{order.count}.rows", Tensor("rows", (e,), INDEX))
-        firsts = self._value(f"{order.count}.firsts", Tensor("firsts", (e,), INDEX))
+        told = one.dag[rows.told].tensor
+        tensors = (told, *numbers_read(rows.axis.limit))
         given = {rows.told: one.inputs[rows.told], **numbers}
-        tensors = told, *numbers_read(rows.axis.limit)
-
-        is_of = _counted(used(r, compare("eq", of["r"], i.var)), r)
-        yield _call([compute("rows", (i,), is_of)], tensors, given, counts)
-        rows_of, known = Tensor("rows", (e,), INDEX), {"rows": counts}
-        size = floordiv(rows_of[j] + (order.size - 1), idx(order.size))
-        before = Reduce("sum", select(compare("lt", j.var, i.var), size, idx(0)), (j,))
-        yield _call([compute("firsts", (i,), before)], [rows_of], known, firsts)
-        one = Axis("one", 1)
-        total = compute("count", (one,), Reduce("sum", size, (j,)))
-        yield _call([total], [rows_of], known, order.count)
-        most = compute("most", (one,), Reduce("max", rows_of[j], (j,)))
-        fill = compute("fill", (one,), minimum(most.tensor[one], idx(order.size)))
-        yield _call([most, fill], [rows_of], known, order.fill)
-
-        count, first = Tensor("count", (1,), INDEX), Tensor("firsts", (e,), INDEX)
-        known = {"count": order.count, "firsts": firsts}
-        filled = Tensor("fill", (1,), INDEX)
-        q, p = Axis("q", order.most, count[0]), Axis("p", order.size, filled[0])
-        is_before = both(compare("gt", i.var, idx(0)), compare("le", first[i], q.var))
-        choice = compute("choice", (q,), _counted(is_before, i))
-        yield _call([choice], [count, first], known, order.choice)
-        is_same = both(compare("lt", r.var, s.var), compare("eq", of["r"], of["s"]))
-        ranked = compute("rank", (s,), _counted(is_same, r))
-        yield _call([ranked], tensors, given, rank)
-        ranks = Tensor("rank", (n,), INDEX)
-        place = compute("place", (s,), first[of["s"]] * order.size + ranks[s])
-        read = [ranks, first, *tensors]
-        yield _call([place], read, {"rank": rank, "firsts": firsts, **given}, order.place)
-        places = Tensor("place", (n,), INDEX)
-        is_at = compare("eq", places[r], q.var * order.size + p.var)
-        row = Reduce("sum", select(used(r, is_at), r.var, idx(0)), (r,))
-        read = [places, count, filled, *tensors[1:]]
-        known = {"place": order.place, "count": order.count, "fill": order.fill, **numbers}
-        yield _call([compute("row", (q, p), row)], read, known, order.row)
+        counts = self._value(f"{order.count}.rows", Tensor("rows", (rows.n_choices,), INDEX))
+        firsts = self._value(f"{order.count}.firsts", Tensor("firsts", (rows.n_choices,), INDEX))
+        yield _call([_counts(rows)], tensors, given, counts)
+        yield from _sizes(rows.n_choices, order, counts, firsts)
+        rank = self._value(f"{order.place}.rank", Tensor("rank", (rows.axis.extent,), INDEX))
+        yield from _places(rows, order, tensors, given, (rank, firsts))
 
     # --- rows and blocks ---
 
     def _gathered(self, one: Subgraph, name: str, order: _Order) -> Subgraph:
         """The call that copies rows into blocks."""
         x = one.dag[name].tensor
-        count, filled = Tensor("count", (1,), INDEX), Tensor("fill", (1,), INDEX)
         row = Tensor("row", (order.most, order.size), INDEX)
-        ends = Axis("q", order.most, count[0]), Axis("p", order.size, filled[0])
-        axes = [*ends, *_others(x)]
+        axes = [*order.axes, *_others(x)]
         element = x[(inside(row[axes[0], axes[1]], x.shape[0]), *axes[2:])]
         result = compute("blocks", axes, element)
         value = self._value(f"{one.inputs[name]}.blocks", result.tensor)
         self.blocks[order, self._memory(one.inputs[name])] = value
-        known = {"count": order.count, "fill": order.fill, "row": order.row}
-        read = [count, filled, row, x]
-        return _call([result], read, {**known, name: one.inputs[name]}, value)
+        known = {**order.counts, "row": order.row, name: one.inputs[name]}
+        return _call([result], [*_COUNTS, row, x], known, value)
 
     def _in_rows(
         self,
@@ -254,6 +242,63 @@ class _Grouping:
         read = [place, x, *numbers_read(rows.axis.limit)]
         known = {"place": order.place, "blocks": blocks, **numbers}
         return _call([compute("rows", axes, element)], read, known, one.output)
+
+
+def _counts(rows: ChosenRows) -> Compute:
+    """How many rows there are of each choice."""
+    r, i = Axis("r", rows.axis.extent), Axis("i", rows.n_choices)
+    is_of = compare("eq", substitute(rows.choice, {ROW: r.var}), i.var)
+    return compute("rows", (i,), _counted(_below(rows.axis.limit, r, is_of), r))
+
+
+def _sizes(n_choices: int, order: _Order, counts: str, firsts: str) -> Iterator[Subgraph]:
+    """The first block of each choice, how many blocks there are, steps of rows that the fullest
+    has, and the choice of each block: the last whose first one is not behind it."""
+    i, j, single = Axis("i", n_choices), Axis("j", n_choices), Axis("one", 1)
+    rows, known = Tensor("rows", (n_choices,), INDEX), {"rows": counts}
+    size = _over(rows[j], order.size)
+    before = Reduce("sum", select(compare("lt", j.var, i.var), size, idx(0)), (j,))
+    yield _call([compute("firsts", (i,), before)], [rows], known, firsts)
+    total = compute("count", (single,), Reduce("sum", size, (j,)))
+    yield _call([total], [rows], known, order.count)
+    most = compute("most", (single,), Reduce("max", rows[j], (j,)))
+    steps = _over(minimum(most.tensor[single], idx(order.size)), order.step)
+    yield _call([most, compute("fill", (single,), steps)], [rows], known, order.fill)
+    first = Tensor("firsts", (n_choices,), INDEX)
+    q, _ = order.axes
+    is_before = both(compare("gt", i.var, idx(0)), compare("le", first[i], q.var))
+    choice = compute("choice", (q,), _counted(is_before, i))
+    known = {**order.counts, "firsts": firsts}
+    yield _call([choice], [*_COUNTS, first], known, order.choice)
+
+
+def _places(
+    rows: ChosenRows,
+    order: _Order,
+    tensors: Sequence[Tensor],
+    given: Mapping[str, str],
+    values: tuple[str, str],
+) -> Iterator[Subgraph]:
+    """The place of each row, and the row at each place; `values`: of ranks and first blocks."""
+    n, limit = rows.axis.extent, rows.axis.limit
+    s, r = rows.axis, Axis("r", n)
+    of = {v.name: substitute(rows.choice, {ROW: v.var}) for v in (s, r)}
+    is_same = both(compare("lt", r.var, s.var), compare("eq", of["r"], of[ROW]))
+    yield _call([compute("rank", (s,), _counted(is_same, r))], tensors, given, values[0])
+    rank, first = Tensor("rank", (n,), INDEX), Tensor("firsts", (rows.n_choices,), INDEX)
+    place = compute("place", (s,), first[of[ROW]] * order.size + rank[s])
+    known = {**given, "rank": values[0], "firsts": values[1]}
+    yield _call([place], [rank, first, *tensors], known, order.place)
+    places, (q, p) = Tensor("place", (n,), INDEX), order.axes
+    is_at = compare("eq", places[r], q.var * order.size + p.var)
+    row = Reduce("sum", select(_below(limit, r, is_at), r.var, idx(0)), (r,))
+    known = {**given, **order.counts, "place": order.place}
+    yield _call([compute("row", (q, p), row)], [places, *_COUNTS, *tensors], known, order.row)
+
+
+def _over(n: Expr, size: int) -> Expr:
+    """The quotient, rounded up."""
+    return floordiv(n + (size - 1), idx(size))
 
 
 def _others(x: Tensor) -> list[Axis]:
