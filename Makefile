@@ -12,6 +12,7 @@ HOSTILE ?= 200
 CALLERS ?= 10m
 FARM ?= 10m
 SEED ?= 0
+CLIENTS := com.github.asus4.onnxruntime@0.4.9 koffi@3.3.4 onnxruntime-node@1.30.0
 
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
@@ -21,7 +22,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help tune test test-untimed test-timing test-all test-targets test-fast soak release lint format types docs bench golden clean
+.PHONY: help tune test test-untimed test-timing test-all test-targets test-fast soak clients release lint format types docs bench golden clean
 
 help:  ## Show this text
 	@echo 'usage: make [target] [MODEL=model.onnx] [TIME=10m] [ARGS="--threads 2"] [PYTHON=python3.12]'
@@ -57,6 +58,11 @@ soak: $(DEV_STAMP)  ## Thousands of random and damaged models, logs and artifact
 	$(BIN)/python -m tests.fuzz.callers --time $(CALLERS) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.farm --time $(FARM) --seed $(SEED)
 	$(BIN)/python -m benchmarks.foreign
+
+clients: $(DEV_STAMP)  ## Run programs of C++, Go, C# and Node that use ONNX Runtime, which npm brings (700 MB)
+	mkdir -p build/clients
+	cd build/clients && npm install --ignore-scripts --no-save --prefix . $(CLIENTS)
+	$(BIN)/python -m pytest tests/network/test_network_clients.py $(ARGS)
 
 lint: $(DEV_STAMP)  ## Check style and formatting
 	$(BIN)/ruff check .

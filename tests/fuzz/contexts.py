@@ -25,7 +25,8 @@ _NAMES = ("cache", "halves", "lengths")
 def judged(seed: int, tell: Tell = lambda stage: None) -> Outcome:
     """The outcome of a session of a damaged context."""
     name = _NAMES[seed % len(_NAMES)]
-    folder, feeds, sound = _base(name)
+    place, feeds, sound = _base(name)
+    folder = Path(place.name) / "out"
     changed = folder / f"changed{seed}.onnx"
     changed.write_bytes(_damaged((folder / "net_ctx.onnx").read_bytes(), seed))
     tell("session")
@@ -57,11 +58,13 @@ def _damaged(data: bytes, seed: int) -> bytes:
 
 
 @cache
-def _base(name: str) -> tuple[Path, dict[str, np.ndarray[Any, Any]], list[Any]]:
+def _base(
+    name: str,
+) -> tuple[tempfile.TemporaryDirectory[str], dict[str, np.ndarray[Any, Any]], list[Any]]:
     """The folder of a context, inputs, and what they give."""
-    folder = exported(name, Path(tempfile.mkdtemp(prefix="contexts")), 1)
-    feeds = inputs_of(name, 3)
-    return folder, feeds, _run(folder / "net_ctx.onnx", feeds)
+    place = tempfile.TemporaryDirectory()
+    folder, feeds = exported(name, Path(place.name), 1), inputs_of(name, 3)
+    return place, feeds, _run(folder / "net_ctx.onnx", feeds)
 
 
 def _run(model: Path, feeds: dict[str, np.ndarray[Any, Any]]) -> list[Any]:

@@ -30,7 +30,7 @@ COUNTS = {
     "damaged models": 20,
     "logs": 60,
     "artifacts": 150,
-    "contexts": 200,
+    "contexts": 90,
     "decoders": 1,
     "open models": 2,
     "forests and strings": 2,
