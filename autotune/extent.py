@@ -30,8 +30,8 @@ class Length:
     least: Annotated[int, within(0, _MOST), LEFT_OUT] = 1
 
     def at(self, n: int) -> int:
-        """The extent for a number."""
-        return self.factor * n + self.offset
+        """The extent for a number; of fewer elements than are taken away, none are left."""
+        return max(0, self.factor * n + self.offset)
 
     @property
     def longest(self) -> int:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, shape_inference
+from onnx import ModelProto, NodeProto, shape_inference
 
+from autotune.graph.lengths.imports import NotLifted
 from autotune.graph.network import Network
 from autotune.network.check.evaluation import evaluate_network
 from tests.graph.lifted import lifted
@@ -180,3 +181,28 @@ def test_what_occurs_with_places_and_counts(
             x.type.tensor_type.elem_type = 7
     every = [{"x": rng.integers(0, most, shape).astype(dtype)} for most in (1, 2, 30)]
     assert_written(proto, every, tmp_path)
+
+
+def ends(after: int) -> list[NodeProto]:
+    """As many of x as there are places, and some more or fewer."""
+    return [
+        node("NonZero", "x", "places"),
+        node("Squeeze", "places first", "at"),
+        node("Shape", "at", "n"),
+        node("Add", "n more", "end"),
+        node("Slice", "at first end" if after < 0 else "x first end", "y"),
+    ]
+
+
+def test_one_fewer_than_none_are_none(rng: np.random.Generator, tmp_path: Path) -> None:
+    known = {"first": np.zeros(1, np.int64), "more": np.full(1, -1, np.int64)}
+    proto = model(ends(-1), {"x": (20,)}, known)
+    one = {"x": (np.arange(20) == 3).astype(np.float32)}
+    assert_written(proto, [*flags(rng, 20), one], tmp_path)
+
+
+def test_a_network_for_some_numbers_alone_is_refused(tmp_path: Path) -> None:
+    """From 18 places on all 20 elements are taken, and data may give fewer."""
+    known = {"first": np.zeros(1, np.int64), "more": np.full(1, 2, np.int64)}
+    with pytest.raises(NotLifted, match="places"):
+        lifted(model(ends(2), {"x": (20,)}, known), {"x": (20,)}, tmp_path)

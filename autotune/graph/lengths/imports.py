@@ -38,6 +38,8 @@ from autotune.graph.written import WrittenLengths
 HINT = "give that dimension one size, or sizes in steps (a multiple of 2, 4, 8, …)"
 _FEW = 64
 """Elements of a constant that may decide a shape."""
+_LEAST_WRITTEN = 2
+"""The least of a number that data decide may look another one: n - 1 elements of one are none."""
 
 
 class NotLifted(NotCompilable):
@@ -201,14 +203,15 @@ class OpenModel:
     def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
         """The least numbers from which on the model is what `graphs` are at the points.
 
-        One, but where there are other nodes at one, other extents, or no model at all. Raises
-        NotLifted, ModelError. So it does where a model depends on the order of two lengths, which
-        is the same at all points as a rule: each but the longest is looked at beside the least of
-        the others.
+        One, but where there are other nodes at one, other extents, or no model at all: calls with
+        less are refused, which what data decide cannot be. Raises NotLifted, ModelError. So it does
+        where a model depends on the order of two lengths, which is the same at all points as a
+        rule: each but the longest is looked at beside the least of the others.
         """
         numbers = dict.fromkeys(self.mosts, 1)
         if self._uneven(points, graphs, numbers) is not None:
             numbers = {name: self._least(name, points, graphs) for name in numbers}
+            self._require_fewer(points, graphs, numbers)
         mosts = self.mosts
         shorter = sorted(mosts, key=mosts.__getitem__)[:-1]
         for at_least in (numbers, *(numbers | {name: mosts[name]} for name in shorter)):
@@ -216,6 +219,17 @@ class OpenModel:
             if error is not None:
                 raise error
         return numbers
+
+    def _require_fewer(
+        self, points: Points, graphs: Sequence[Graph], numbers: Mapping[str, int]
+    ) -> None:
+        """Raise NotLifted where data may give fewer than the least, and extents are others then."""
+        written = self.written.mosts if self.written else {}
+        fewer = {name: 1 for name in written if numbers[name] > _LEAST_WRITTEN}
+        if fewer:
+            _require_shapes(
+                points, graphs, {**numbers, **fewer}, self._light_at({**numbers, **fewer})
+            )
 
     def _least(self, name: str, points: Points, graphs: Sequence[Graph]) -> int:
         """The least number of one length, beside the most of the others."""
@@ -292,17 +306,23 @@ def require_even(
                 f"'{node.name}'",
                 HINT,
             )
-    for name in (n for n in first.types if all(n in g.types for g in (*graphs, graph))):
-        shapes = [np.asarray(g.types[name].shape) for g in (*graphs, graph)]
-        if len({s.size for s in shapes}) > 1:
-            raise NotLifted(f"'{name}' has another rank at {_told(numbers)}", HINT)
-        _require_even(points, shapes, numbers, f"the shape of '{name}'")
+    _require_shapes(points, graphs, numbers, graph)
     _require_reflections(numbers, graph)
     for name in first.constants:
         arrays = [g.constants.get(name) for g in (*graphs, graph)]
         known = [a for a in arrays if a is not None]
         if len(known) == len(arrays):
             _require_even(points, known, numbers, f"constant '{name}'")
+
+
+def _require_shapes(
+    points: Points, graphs: Sequence[Graph], numbers: Mapping[str, int], graph: Graph
+) -> None:
+    for name in (n for n in graphs[0].types if all(n in g.types for g in (*graphs, graph))):
+        shapes = [np.asarray(g.types[name].shape) for g in (*graphs, graph)]
+        if len({s.size for s in shapes}) > 1:
+            raise NotLifted(f"'{name}' has another rank at {_told(numbers)}", HINT)
+        _require_even(points, shapes, numbers, f"the shape of '{name}'")
 
 
 def _require_reflections(numbers: Mapping[str, int], graph: Graph) -> None:
