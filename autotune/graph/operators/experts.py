@@ -39,6 +39,13 @@ def _expert_matmul(scope: Scope, node: Node, operands: Operands, shape: Shape) -
     return scope.compute("matmul", (s, m, n), Reduce("sum", product_of(x[s, m, k], own), (k,)))
 
 
+def _matmul_type(rw: Rewriter) -> Types:
+    x, weight = rw.kind(0), rw.kind(1).shape
+    if len(x.shape) != 3 or x.shape[-1] != weight[1]:
+        raise malformed(rw.node, f"weights {list(weight)}, rows of {x.shape[-1]}")
+    return [TensorType((*x.shape[:-1], weight[2]), x.dtype)]
+
+
 def _blocks(rw: Rewriter) -> None:
     """x (s, 1, k), experts (s), q, scales, zero points (experts, n, blocks) -> WeightOnlyMatMul."""
     q, scale, zero = (rw.constants[name] for name in rw.node.inputs[2:])
@@ -61,6 +68,7 @@ OPERATORS: Mapping[str, Operator] = {
         define=_expert_matmul,
         factors=Factors(weight_input=1, takes_prologue=True, n_terms=row_length),
         roles=("x", "weight", "expert"),
+        typing=typed(own=_matmul_type),
     ),
     EXPERT_BLOCKS: Operator(canonical=_blocks, typing=typed(own=_blocks_type)),
 }

@@ -19,7 +19,7 @@ import numpy as np
 
 from autotune.graph.ir import Array, malformed
 from autotune.graph.operators.block_quantised import unpacked, zero_points
-from autotune.graph.operators.experts import EXPERT_BLOCKS
+from autotune.graph.operators.experts import EXPERT_BLOCKS, EXPERT_MATMUL
 from autotune.graph.rewriter import Rewrite, Rewriter
 
 
@@ -140,7 +140,7 @@ def _of_floats(rw: Rewriter, layer: int, x: str, expert: str, order: Array) -> s
     if weight is None:
         raise rw.refuse("its weights are computed at run time")
     matrices = rw.array(np.ascontiguousarray(weight[:, order].swapaxes(1, 2)))
-    y = rw("MatMul", x, rw("Gather", matrices, expert, axis=0))
+    y = rw(EXPERT_MATMUL, x, matrices, expert)
     return _biased(rw, y, slots.bias, expert, order)
 
 
