@@ -298,14 +298,17 @@ def test_requests_end_one_by_one(model: Model) -> None:
 
 
 def with_recurrent_state(source: onnx.ModelProto) -> onnx.ModelProto:
-    """A decoder whose scores are moved by those of the last token before."""
+    """A decoder whose scores are moved by those of the token before, as by a short convolution."""
     graph = source.graph
     scores = next(n for n in graph.node if "logits" in n.output)
     scores.output[0] = "bare"
     shape = [1, 1, VOCABULARY]
-    graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
-    graph.node.append(oh.make_node("Add", ["bare", "past_last"], ["logits"]))
-    graph.node.append(oh.make_node("Gather", ["logits", "last"], ["present_last"], axis=1))
+    for name, value in (("first", 0), ("last", -1), ("end", np.iinfo(np.int64).max), ("along", 1)):
+        graph.initializer.append(numpy_helper.from_array(np.array([value]), name))
+    graph.node.append(oh.make_node("Concat", ["past_last", "bare"], ["all_scores"], axis=1))
+    before = oh.make_node("Slice", ["all_scores", "first", "last", "along"], ["before"])
+    last = oh.make_node("Slice", ["all_scores", "last", "end", "along"], ["present_last"])
+    graph.node.extend([before, oh.make_node("Add", ["bare", "before"], ["logits"]), last])
     graph.input.append(oh.make_tensor_value_info("past_last", onnx.TensorProto.FLOAT, shape))
     graph.output.append(oh.make_tensor_value_info("present_last", onnx.TensorProto.FLOAT, shape))
     return source

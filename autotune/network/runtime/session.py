@@ -83,7 +83,8 @@ class ModelSession(PublicNames):
         self._together = [step for step in steps if step.sessions > 1]
         self._least = min(self._steps, key=lambda step: step.size)
         self._choice = VariantChoice([{e.name: e.shape for e in s.inputs} for s in self._steps])
-        self._joins = self._info.joins and NO_ROWS not in axes.values()
+        self.joins = self._info.joins and NO_ROWS not in axes.values()
+        """Whether several steps are one of all their places."""
         self.most = MOST_PROMPT
         """Places that are computed at once; a check of parts takes fewer."""
 
@@ -169,7 +170,7 @@ class ModelSession(PublicNames):
         Raises UsageError where there are no such steps.
         """
         if not self.takes(n):
-            raise no_steps(n, [step.sizes for step in self._steps], self._joins)
+            raise no_steps(n, [step.sizes for step in self._steps], self.joins)
         first = self._parts(n)[0]
         return first, self._of_size(first).at(first)
 
@@ -333,7 +334,7 @@ class ModelSession(PublicNames):
 
     def takes(self, n: int) -> bool:
         """Whether there are steps of `n` new places."""
-        return self.can_take(n) and (self._joins or len(self._parts(n)) == 1)
+        return self.can_take(n) and (self.joins or len(self._parts(n)) == 1)
 
     def can_take(self, n: int) -> bool:
         """Whether there are steps of `n` new places together, or that go on from one another."""
@@ -407,7 +408,7 @@ class ModelSession(PublicNames):
         if has_all and self._verifying is not None and n in self._verifying.sizes:
             return [(self._verifying, n)], self._verifying.checked(inputs, n)
         if not self.takes(n):
-            raise no_steps(n, [step.sizes for step in self._steps], self._joins)
+            raise no_steps(n, [step.sizes for step in self._steps], self.joins)
         plan = [(self._of_size(size), size) for size in self._parts(n)]
         return plan, plan[0][0].checked(inputs, n)
 

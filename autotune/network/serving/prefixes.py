@@ -122,8 +122,9 @@ class Prefixes:
 
     @staticmethod
     def serves(session: ModelSession) -> bool:
-        """Whether places of a session can be kept: its state follows from tokens alone."""
-        return bool(session.capacity and not session.begin_info)
+        """Whether places of a session can be kept: its state follows from tokens alone, and a text
+        may be read in parts."""
+        return bool(session.capacity and session.joins and not session.begin_info)
 
     def require(self, session: ModelSession) -> None:
         """Raise UsageError for a session whose places cannot be kept, or of another model."""
