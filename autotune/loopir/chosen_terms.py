@@ -92,7 +92,7 @@ class _Terms:
         return None if is_more else found
 
     def alone(self, x: Load) -> Load | None:
-        """What a term reads, with `each` for the element that it is of; None where more tells."""
+        """What a term reads, with `each` for the own element; None where more tells."""
         same = linear(self.place).expr
         indices = tuple(self.each if linear(i).expr == same else i for i in x.indices)
         is_alone = all(i == self.each or not variables(i) for i in indices)
