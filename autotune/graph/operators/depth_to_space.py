@@ -14,6 +14,9 @@ from autotune.graph.ir import Shape
 from autotune.graph.operators.definition import Layout, Operator, typed
 from autotune.graph.rewriter import Rewriter
 
+_MANY_CHANNELS = 16
+"""Channels that fill a line of the cache: more are copied as well one block at a time."""
+
 
 def _depth_to_space(rw: Rewriter) -> None:
     """DepthToSpace -> Interleave."""
@@ -50,9 +53,12 @@ def _space_to_depth(rw: Rewriter) -> None:
 def _rearrange(rw: Rewriter, split: Shape, perm: Shape) -> None:
     """Reshape to `split`, Transpose, Reshape to the shape of the node's output.
 
-    Dimensions that stay the innermost ones are one, so that few channels are copied with a block.
+    Dimensions that stay the innermost ones are one, so that few channels are copied with a block;
+    not before a Concat: what is written into a part of its rows has its channels apart.
     """
-    while len(split) > 1 and perm[-2:] == (len(split) - 2, len(split) - 1):
+    is_part = any(reader.op == "Concat" for reader in rw.readers(rw.node.output))
+    few = not is_part and split[-1] < _MANY_CHANNELS
+    while few and perm[-2:] == (len(split) - 2, len(split) - 1):
         split, perm = (*split[:-2], split[-2] * split[-1]), perm[:-1]
     apart = rw("Reshape", rw.input(0), shape=split)
     rw.result("Reshape", rw("Transpose", apart, perm=perm))
