@@ -65,6 +65,8 @@ def test_kserve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
+    codec = SimpleNamespace(from_np_dtype=lambda dtype: {"float32": "FP32"}[dtype.name])
+    monkeypatch.setitem(sys.modules, "kserve.utils.numpy_codec", codec)
     found = _recipe(
         monkeypatch,
         "kserve",

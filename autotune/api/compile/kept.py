@@ -10,7 +10,7 @@ other things decide is not kept: inputs of the user's own, a runner, the times o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -122,8 +122,14 @@ def _is_kept(request: CompileRequest) -> bool:
     """Whether its result may be kept."""
     if request.log is not None and read_log(Path(request.log)).settings.get("operators"):
         return False  # files that may change
-    is_decided = any(getattr(request, name) for name in _DECIDING)
+    is_decided = any(_is_given(getattr(request, name)) for name in _DECIDING)
     return request.cache and not is_decided and request.target in (None, "native")
+
+
+def _is_given(value: object) -> bool:
+    """Whether an argument is one; arrays are, whatever they hold."""
+    is_list = isinstance(value, str | Sequence | Mapping)  # an array is none
+    return value is not None and value is not False and (not is_list or bool(value))
 
 
 def _key(request: CompileRequest, path: Path, digest: str) -> str:
