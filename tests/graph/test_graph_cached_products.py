@@ -52,7 +52,7 @@ def test_nothing_is_computed_behind_the_length(tmp_path: Path) -> None:
 
 def test_nothing_of_a_prompt_is_computed_behind_its_places(tmp_path: Path) -> None:
     onnx.save(decoder(2), tmp_path / "m.onnx")
-    prefill, _ = bind(CompileRequest(model=tmp_path / "m.onnx", capacity=CAPACITY)).networks()
+    prefill, *_ = bind(CompileRequest(model=tmp_path / "m.onnx", capacity=CAPACITY)).networks()
     places = [a for dag in prefill.tasks.values() for op in dag.computes for a in op.axes]
     ends = [a.limit for a in places if a.extent == CAPACITY]
     assert ends

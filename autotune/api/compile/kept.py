@@ -24,7 +24,14 @@ from autotune.api.compile.compiled import Compiled, with_facts
 from autotune.api.operators import GROUP
 from autotune.api.origins import model_of_log, remember, require_header
 from autotune.api.request import CompileRequest, Dims, Values
-from autotune.cache import ARTIFACT_BYTES, artifact_store, key_of, package_key, program_store
+from autotune.cache import (
+    ARTIFACT_BYTES,
+    artifact_store,
+    key_of,
+    package_key,
+    program_store,
+    told_store,
+)
 from autotune.codec import from_json, to_json
 from autotune.errors import AutotuneError
 from autotune.files import open_input, paths_of
@@ -146,10 +153,11 @@ def _key(request: CompileRequest, path: Path, digest: str) -> str:
         "target": to_json(target),
         "beside": file_hash(beside) if beside.is_file() else None,
         "denial": denial(),
+        "told_store": ascii(told_store()),  # of which a note may speak
         "versions": [*map(_version, _PACKAGES)],
     }
     text = json.dumps(settings, sort_keys=True)
-    return key_of("compiled", digest, str(path), package_key(), text)
+    return key_of("compiled", digest, ascii(str(path)), package_key(), text)
 
 
 def settings_of(request: CompileRequest) -> dict[str, Any]:
