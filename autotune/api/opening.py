@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -165,13 +166,11 @@ class _Search:
             return
         longer = {n: replace(self.kinds[n], most=LENGTH * max(steps)) for n in lengths}
         other = _Search(self.model, self.outline, self.precision, {**self.kinds, **longer})
-        try:
+        with suppress(NotOpened, UnsupportedOperator):
             read = other._read(other.sizes, is_long=True)
             for sizes in (read, other._followed(read)):
                 if len(lengths_in(sizes)) == len(self.kinds):
                     yield other._with_room(sizes)
-        except (NotOpened, UnsupportedOperator):
-            pass
 
     @property
     def _is_simple(self) -> bool:

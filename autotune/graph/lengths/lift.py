@@ -48,7 +48,7 @@ from autotune.graph.operators.state import APPEND
 from autotune.graph.tasks.grouped_rows import grouped_rows
 from autotune.graph.tasks.joined_groups import joined_groups
 from autotune.graph.tasks.partition import Group, partition
-from autotune.graph.tasks.storage import Activation, plan_storage
+from autotune.graph.tasks.storage import Activation, plan_storage, unused_name
 from autotune.graph.tasks.subgraph import Subgraph, form_of, group_definition
 from autotune.strides import dense
 from autotune.te.dag import ComputeDAG
@@ -180,7 +180,8 @@ class _Lifter:
         written = self.imports[0].written
         held = {**self.given, **written}
         self.ports = {
-            name: held.get(name) or _unused(f"length.{name}", values) for name in self.points.most
+            name: held.get(name) or unused_name(f"length.{name}", values)
+            for name in self.points.most
         }
         followed = [computing(n, f, self.ports) for n, f in self.points.formulas.items()]
         subgraphs = [*followed, *(self._subgraph(group, copies) for group in groups)]
@@ -505,15 +506,3 @@ class _Copies:
             inputs=tuple(names.get(x, x) for x in node.inputs),
             outputs=tuple(names.get(x, x) for x in node.outputs),
         )
-
-
-def _unused(stem: str, names: Mapping[str, object]) -> str:
-    return next(n for n in _tried(stem) if n not in names)
-
-
-def _tried(stem: str) -> Iterator[str]:
-    yield stem
-    k = 2
-    while True:
-        yield f"{stem}.{k}"
-        k += 1

@@ -14,7 +14,7 @@ Rows are compared in pairs, as elements of TopK are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from autotune.graph.ir import Node, Shape, malformed
@@ -154,21 +154,25 @@ def _new_rows(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Ten
     return scope.compute("new", (p,), select(compare("lt", idx(0), p.var), other[p], one))
 
 
-def _at_places(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """y[where[p]] = x[p]."""
+def _placed(
+    scope: Scope, role: str, operands: Operands, shape: Shape, of: Callable[[Expr], Expr]
+) -> Tensor:
+    """y[where[p]] = of(x[p]), for `where` that has each place once."""
     where, x, (i,) = tensor(operands, 0), tensor(operands, 1), axes_of(shape)
     p = Axis("r", where.shape[0])
     is_there = compare("eq", inside(where[p], shape[0]), i.var)
-    none = Const(0, x.dtype)
-    return scope.compute("placed", (i,), Reduce("sum", select(is_there, x[p], none), (p,)))
+    one = select(is_there, of(x[p]), Const(0, x.dtype))
+    return scope.compute(role, (i,), Reduce("sum", one, (p,)))
+
+
+def _at_places(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[where[p]] = x[p]."""
+    return _placed(scope, "placed", operands, shape, lambda x: x)
 
 
 def _group_of_row(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """y[where[p]] = x[p] - 1."""
-    where, x, (i,) = tensor(operands, 0), tensor(operands, 1), axes_of(shape)
-    p = Axis("r", where.shape[0])
-    is_there = compare("eq", inside(where[p], shape[0]), i.var)
-    return scope.compute("group", (i,), Reduce("sum", select(is_there, x[p] - ONE, NONE), (p,)))
+    return _placed(scope, "group", operands, shape, lambda x: sub(x, ONE))
 
 
 def _counts(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
 
 from autotune.graph.operators.definition import inside
 from autotune.graph.tasks.joined_groups import JoinedGroups
-from autotune.graph.tasks.storage import Activation
+from autotune.graph.tasks.storage import Activation, unused_name
 from autotune.graph.tasks.subgraph import Subgraph
 from autotune.strides import dense
 from autotune.te.chosen_rows import ROW, ChosenRows, blocked, chosen_rows, numbers_read
@@ -145,7 +144,7 @@ class _Grouping:
             yield from self._ordering(one, rows, self.orders[key], numbers)
         order = self.orders[key]
         names = {op.name for op in one.dag.ops}
-        count, fill = (_unused(stem, names) for stem in ("count", "fill"))
+        count, fill = (unused_name(stem, names) for stem in ("count", "fill"))
         ends = order.ending(*(Tensor(n, (1,), INDEX) for n in (count, fill)))
         dag = blocked(one.dag, rows, *ends)
         kept = {p.name for p in dag.placeholders}
@@ -169,7 +168,7 @@ class _Grouping:
         return found.root, found.offset
 
     def _value(self, stem: str, tensor: Tensor) -> str:
-        name = _unused(stem, self.values)
+        name = unused_name(stem, self.values)
         shape = tensor.shape
         self.values[name] = Activation(name, shape, tensor.dtype, dense(shape))
         return name
@@ -322,7 +321,3 @@ def _call(
     dag = collapse(ComputeDAG((*placeholders, *ops), (ops[-1].name,)))
     known = {n: v for n, v in inputs.items() if n in used}
     return Subgraph(dag, known, {}, output, "Rows")
-
-
-def _unused(stem: str, names: Collection[str]) -> str:
-    return next(n for n in chain((stem,), (f"{stem}.{k}" for k in count(2))) if n not in names)

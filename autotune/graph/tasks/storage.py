@@ -9,9 +9,9 @@ dense, or has row-stride padding (`autotune.strides`) where no view needs dense 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Container, Set
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, count, pairwise
 
 from autotune.graph.ir import Graph, Node, Shape
 from autotune.graph.operators.state import APPEND
@@ -38,6 +38,12 @@ class Activation:
     def root(self) -> str:
         """The value that owns the memory."""
         return self.parent or self.name
+
+
+def unused_name(stem: str, names: Container[str]) -> str:
+    """The first of `stem`, `stem.2`, `stem.3`, … that is none of `names`."""
+    tried = chain((stem,), (f"{stem}.{n}" for n in count(2)))
+    return next(name for name in tried if name not in names)
 
 
 def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
