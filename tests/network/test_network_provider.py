@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import sys
@@ -136,11 +137,13 @@ class Cached:
         )
 
     def made(self, n: int = 1) -> list[Path]:
-        """What the background left, as soon as it has ended."""
+        """What the background left, as soon as it has ended: nobody holds the lock any more."""
         for _ in range(1200):
             found = [p for p in self.cache.glob("*") if p.is_dir() or p.suffix == ".failed"]
             found = [p for p in found if p.suffix != ".part"]
             if len(found) >= n:
+                with (self.cache / "lock").open("a") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
                 return found
             time.sleep(0.1)
         raise AssertionError(list(self.cache.glob("*")))

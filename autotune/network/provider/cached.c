@@ -93,7 +93,8 @@ static void run_commands(const Provider *p, const char *model, const char *place
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
-  dup2(lock, 3);
+  if (lock != 3) dup2(lock, 3);
+  fcntl(3, F_SETFD, 0);
   for (int n = 4; n < 4096; n++) close(n);
   nice(10);
   execv("/bin/sh", words);
