@@ -16,6 +16,7 @@ from autotune.schedule.steps import (
     Hole,
     Pack,
     Prefetch,
+    Reorder,
     Split,
     Step,
 )
@@ -28,6 +29,8 @@ from autotune.te.numbers import elements
 
 MAX_TILE = 32
 """Most iterations of one unrolled axis of a register tile."""
+_SHORT = (2, 4)
+"""Extents of an axis whose elements are stored between one another."""
 MAX_VECTORS = 16
 """Most vectors of channels in a register tile."""
 
@@ -96,11 +99,22 @@ def split_into_vectors(
 
 
 def place_producer(p: Partial, name: str, target_stage: str, loop: str, target: Target) -> Partial:
-    """A pointwise producer computed for each block, vectorised over its innermost axis."""
+    """A pointwise producer computed for each block, vectorised over its innermost axis.
+
+    Where that is short and does not advance, over the one outside of it: vectors are interleaved.
+    """
     op = p.state[name].op
     out = p.add(ComputeAt(name, target_stage, loop), done=(name,))
     last = op.axes[-1]
     lanes = lanes_of(last.extent, target)
+    if last.extent in _SHORT and len(op.axes) > 1 and not advances(op, last):
+        outer, axis = [a.name for a in op.axes[:-2]], op.axes[-2]
+        lanes = lanes_of(axis.extent, target)
+        if lanes > 1 and advances(op, axis):
+            out = out.add(Split(name, axis.name, (lanes,)))
+            order = (*outer, f"{axis.name}.0", last.name, f"{axis.name}.1")
+            out = out.add(Reorder(name, order), Annotate(name, last.name, "unroll"))
+            return out.add(Annotate(name, f"{axis.name}.1", "vectorize"))
     if lanes == 1 or not advances(op, last):
         return out
     out = out.add(Split(name, last.name, (lanes,)))

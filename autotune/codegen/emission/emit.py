@@ -40,7 +40,12 @@ from autotune.codegen.emission.text import (
     vector,
 )
 from autotune.codegen.emission.tiles import Tiles
-from autotune.codegen.emission.transposing import load_transposed, neighbours
+from autotune.codegen.emission.transposing import (
+    between,
+    interleaved,
+    load_transposed,
+    neighbours,
+)
 from autotune.dtypes import dtype_bytes, is_float
 from autotune.errors import CodegenError, ScheduleError
 from autotune.loopir.nodes import (
@@ -113,6 +118,8 @@ class FunctionEmitter:
         pointers = dict(zip(kernel.buffers, self.b.arguments, strict=False))
         self.at = Frame({b.name: b for b in program.buffers}, pointers)
         self.tiles = Tiles(kernel, self, module.isa)
+        self._parts: dict[tuple[str, Linear], list[Value]] = {}
+        """Vectors that wait for those that are stored between their lanes."""
 
     def emit(self) -> None:
         """The whole kernel, into the module."""
@@ -288,10 +295,26 @@ class FunctionEmitter:
         elif lane == 0 and not value.type.is_vector:
             where, align = self._address(stmt.tensor, self.at.expanded(form), kind)
             self.b.store(value, where, align)
+        elif (name := between(self.at, form)) is not None:
+            self._store_between(stmt, form, name, value)
         else:
             self._scatter(stmt, value)
         self.at.forget(stmt.tensor.name)
         self.tiles.forget()
+
+    def _store_between(self, stmt: Store, form: Linear, name: str, value: Value) -> None:
+        """Keep a vector until those of all iterations of loop `name` are there: one store."""
+        lanes, extent = self.at.lanes, self.at.extents[name]
+        assert lanes is not None
+        rest = Linear(tuple((a, c) for a, c in form.terms if a != Var(name)), form.const)
+        first = self.at.expanded(rest)
+        parts = self._parts.setdefault((stmt.tensor.name, first), [])
+        parts.append(self.broadcast(value, lanes[1]))
+        if len(parts) == extent:
+            del self._parts[stmt.tensor.name, first]
+            where, align = self._address(stmt.tensor, first, TYPES[stmt.tensor.dtype])
+            self.b.store(interleaved(self.b, parts), where, align)
+            self.at.widths[stmt.tensor.name] = extent * lanes[1]
 
     def _scatter(self, stmt: Store, value: Value) -> None:
         lanes = self.at.lanes

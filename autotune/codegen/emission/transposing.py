@@ -6,6 +6,12 @@
 
 Lane by lane that is 256 loads and as many insertions. Where the unrolled loop goes along
 neighbours, each lane's are one vector: 16 loads, and 64 shuffles of two vectors.
+
+    unroll t in 2
+      vectorize n in 16
+        y[n, t] = x[t, n]
+
+Likewise vectors that are stored between one another: two loads, a shuffle and one store.
 """
 
 from __future__ import annotations
@@ -32,6 +38,27 @@ def neighbours(at: Frame, form: Linear) -> str | None:
         if is_read and fits and name not in depends:
             return name
     return None
+
+
+def between(at: Frame, form: Linear) -> str | None:
+    """The unrolled loop whose iterations store what is between the lanes here, all for certain."""
+    stride = at.lane_stride(form)
+    names = {name for atom, _ in form.terms for name in variables(atom)}
+    depends = at.conditions.union(*(at.depends.get(n, ()) for n in names))
+    for name, extent in at.extents.items():
+        is_next = name in names and form.coefficient(name) == 1 and not form.is_opaque_in(name)
+        if is_next and extent == stride and _is_power(extent) and name not in depends:
+            return name
+    return None
+
+
+def interleaved(b: FunctionBuilder, parts: Sequence[Value]) -> Value:
+    """Lane 0 of all vectors, then lane 1, …; their number is a power of two."""
+    while len(parts) > 1:
+        half, n = len(parts) // 2, parts[0].type.count
+        order = [lane for k in range(n) for lane in (k, n + k)]
+        parts = [b.shuffle(x, y, order) for x, y in zip(parts[:half], parts[half:], strict=True)]
+    return parts[0]
 
 
 def load_transposed(emitter: Emitter, e: Load, form: Linear, kind: Type, name: str) -> Value:

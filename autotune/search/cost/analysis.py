@@ -62,7 +62,8 @@ class Statement:
     `late`: share of the time of reading constants that this adds; `early`: whether activations are
     fetched before they are needed. `unit`: whose registers the
     accumulators are, where they are matrices; an instruction then takes `heights` cycles, the rows
-    of one of them, and `lines` are loaded per step, one for each row of an operand.
+    of one of them, and `lines` are loaded per step, one for each row of an operand. `port_cycles`:
+    those that a multiply-add takes a port.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Statement:
     heights: Array
     lines: Array
     unit: TileUnit | None
+    port_cycles: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +321,9 @@ class _Walk:
             late=lateness(self.stage, self.op, self.n),
             early=self._early(),
             heights=product([x.extent for x in self.loops if x.own and x.is_rows], self.n),
-            lines=self._lines(),
+            lines=self._lines(counts),
             unit=self.unit,
+            port_cycles=self._port_cycles(),
         )
 
     @cached_property
@@ -346,8 +349,10 @@ class _Walk:
         return dot_form(self.op, extents[0]) if is_dot else None
 
     def _widening(self) -> Array:
-        """Instructions per expanded body that widen operands of a dot instruction."""
+        """Instructions per expanded body that widen the operands of multiply-adds."""
         total, inner = np.zeros(self.n), self._register_extents
+        if self.unit is not None or not self.op.reduce_axes:
+            return total
         for access in self.reads:
             lanes = self._uses_lanes(access.load)
             cost = widening(self._dot_form, access.load.tensor.dtype, lanes)
@@ -390,17 +395,29 @@ class _Walk:
             held = held + 1.0  # a product before it is added
         return np.maximum(total, 1.0), held
 
-    def _lines(self) -> Array:
-        """Rows of the matrices that one step loads: those of the result, or groups of terms."""
+    def _lines(self, counts: _Counts) -> Array:
+        """Rows of the matrices that one step loads: those of the result, or groups of terms.
+
+        Panels of columns are outside: rows for which no registers are left are loaded for each.
+        """
         marked = [x for x in self.loops if x.own and x.annotation == "tile"]
         heights = {x.kind: x.extent for x in marked}
-        total, inner = np.zeros(self.n), self._register_extents
-        if not marked:
-            return total
+        if not marked or self.unit is None:
+            return np.zeros(self.n)
+        rows, panels, inner = np.zeros(self.n), np.zeros(self.n), self._register_extents
         for access in self.reads:
-            kind = "reduce" if self._uses_lanes(access.load) else "spatial"
-            total = total + self._elements(access, inner) * heights[kind]
-        return total
+            if self._uses_lanes(access.load):
+                panels = panels + self._elements(access, inner)
+            else:
+                rows = rows + self._elements(access, inner)
+        left = self.unit.n_registers - 1 - counts.accumulators
+        again = np.where(rows / counts.chain > left, np.maximum(panels / counts.chain, 1.0), 1.0)
+        lines: Array = rows * again * heights["spatial"] + panels * heights["reduce"]
+        return lines
+
+    def _port_cycles(self) -> float:
+        form = self._dot_form
+        return 1.0 if form is None else self.target.core.cycles_of(form)
 
     def _guards(self) -> tuple[Array, Array]:
         """Distinct loads per expanded body of which each step chooses anew whether to make them.

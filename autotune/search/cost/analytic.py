@@ -131,14 +131,14 @@ def step_cycles(s: Statement, target: Target) -> Array:
     """Cycles of one execution of the expanded body."""
     core = target.core
     passes = vector_passes(s.lanes, target)
-    arithmetic = s.instructions * passes / core.ports
+    arithmetic = s.instructions * passes * s.port_cycles / core.ports
     loads = s.loads * passes / core.load_ports
     if not s.reduces:
         scalar = np.where(s.lanes == 1, 2.0, 0.0)
         return busiest(arithmetic, loads, s.stores * passes) + scalar + 2.0
     if s.unit is not None:
         waits = s.unit.latency * s.chain
-        return busiest(s.instructions * s.heights, s.lines / core.load_ports, waits)
+        return busiest(s.instructions * s.heights, s.lines * s.unit.row_cycles, waits)
     latency = np.where(_one_step(s), 0.0, core.fma_latency * s.chain)
     begun = s.instructions + s.loads + GUARD_INSTRUCTIONS * s.guards + LOOP_INSTRUCTIONS
     crowded = (s.accumulators + s.operands >= CROWDED_REGISTERS) & (s.chain > 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from autotune.dtypes import holds, is_float
+from autotune.dtypes import DTYPES, holds, is_float
 from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import Compute
 from autotune.te.expr import (
@@ -39,6 +39,8 @@ _BINARIES = {"div": 8, "pow": 130, "fmod": 160}
 ADDED = 1.5
 """Instructions of a multiply-add whose sum is an instruction of its own: additions have more ports
 than products have."""
+_WIDENED_HALF = 2
+"""Instructions that make float32 of a vector, or of one element in all lanes, of 16 bits."""
 _WIDENED, _WIDENED_SPLAT = 1, 2
 """Instructions that widen an operand: of a vector while it is loaded, of one group of terms before
 it is in all lanes."""
@@ -68,8 +70,10 @@ def lookups(op: Compute) -> tuple[tuple[int, frozenset[str]], ...]:
 
 
 def widening(form: MultiplyAdd | None, dtype: str, uses_lanes: bool) -> int:
-    """Instructions that make an operand of `form` of elements loaded as `dtype`."""
-    if form is None or dtype in form.operands or not any(holds(o, dtype) for o in form.operands):
+    """Instructions that make an operand of `form`, a float32 without one, of a `dtype` loaded."""
+    if form is None:
+        return _WIDENED_HALF if is_float(dtype) and DTYPES[dtype].n_bytes == 2 else 0
+    if dtype in form.operands or not any(holds(o, dtype) for o in form.operands):
         return 0
     return _WIDENED if uses_lanes else _WIDENED_SPLAT
 

@@ -32,8 +32,9 @@ class TileUnit:
     that `configure` reads the bytes of a row (16 bits) and the rows (8 bits) of the first register
     are; its first byte is 1. `release` ends the use. The other names are of LLVM's intrinsics to
     clear a register, to load one from rows in memory and to store it there, `latency`: cycles until
-    a sum can be used. `emulation`: LLVM assembly of functions of these names, which take a pointer
-    to the registers as well; "" where the CPU has the instructions.
+    the next product can add to a sum. `row_cycles`: those of a row that is loaded from L1, measured
+    on an Emerald Rapids. `emulation`: LLVM assembly of functions of these names, which take a
+    pointer to the registers as well; "" where the CPU has the instructions.
     """
 
     configure: str
@@ -45,7 +46,8 @@ class TileUnit:
     n_registers: int = 8
     rows: int = 16
     row_bytes: int = 64
-    latency: float = 52.0
+    latency: float = 20.0
+    row_cycles: float = 0.8
     emulation: str = field(default="", repr=False)
 
     @property
@@ -204,7 +206,8 @@ class Core:
     `ports`: arithmetic instructions that begin in a cycle; `load_ports` likewise. `port_bits`: what
     a port takes in a cycle, so wider vectors are double-pumped; 0: any vector. `fma_latency`:
     cycles until a result can be used. `issue_width`: instructions of any kind per cycle. Bandwidths
-    are of one core that streams, in bytes per cycle.
+    are of one core that streams, in bytes per cycle. `slow_forms`: multiply-adds that take a port
+    longer than one cycle, and how long.
     """
 
     ports: float = 2.0
@@ -216,6 +219,11 @@ class Core:
     l3_bytes_per_cycle: float = 8.0
     memory_bytes_per_cycle: float = 5.0
     clock_hz: float = 3.5e9
+    slow_forms: tuple[tuple[str, float], ...] = ()
+
+    def cycles_of(self, form: MultiplyAdd) -> float:
+        """Cycles that a multiply-add takes a port."""
+        return dict(self.slow_forms).get(form.name, 1.0)
 
 
 @brief

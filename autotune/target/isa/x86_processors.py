@@ -39,6 +39,8 @@ _ZEN4_FEATURES = _with(_ICE_LAKE, "avx512bf16")
 _ZEN5_FEATURES = _with(_ZEN4_FEATURES, "avxvnni")
 
 _INTEL = Core()
+# `vdpbf16ps` begins every other cycle, `vfmadd` twice in each: half as many products.
+_GOLDEN_COVE = Core(slow_forms=(("vdpbf16ps", 4.0),))
 # Few cores share an L3 of AMD's, without a mesh between: alone a core streams 23 bytes per cycle
 # from it, three times as many as an Intel core; 12 are left when all cores stream.
 _ZEN = Core(l3_bytes_per_cycle=12.0, l2_bytes_per_cycle=32.0)
@@ -66,11 +68,11 @@ _ALL = (
     _processor("cascadelake", _CASCADE_LAKE, 32, 1024, 39424),  # 8280
     _processor("cooperlake", _COOPER_LAKE, 32, 1024, 39424),  # 8380H
     _processor("icelake-server", _ICE_LAKE, 48, 1280, 61440),  # 8380
-    _processor("sapphirerapids", _SAPPHIRE_RAPIDS, 48, 2048, 107520),  # 8480+
-    _processor("emeraldrapids", _SAPPHIRE_RAPIDS, 48, 2048, 327680),  # 8592+
-    _processor("graniterapids", _SAPPHIRE_RAPIDS, 48, 2048, 516096),  # 6980P
-    _processor("graniterapids-d", _SAPPHIRE_RAPIDS, 48, 2048, 172032),  # estimated
-    _processor("diamondrapids", _DIAMOND_RAPIDS, 48, 2048, 516096),  # estimated
+    _processor("sapphirerapids", _SAPPHIRE_RAPIDS, 48, 2048, 107520, _GOLDEN_COVE),  # 8480+
+    _processor("emeraldrapids", _SAPPHIRE_RAPIDS, 48, 2048, 327680, _GOLDEN_COVE),  # 8592+
+    _processor("graniterapids", _SAPPHIRE_RAPIDS, 48, 2048, 516096, _GOLDEN_COVE),  # 6980P
+    _processor("graniterapids-d", _SAPPHIRE_RAPIDS, 48, 2048, 172032, _GOLDEN_COVE),  # estimated
+    _processor("diamondrapids", _DIAMOND_RAPIDS, 48, 2048, 516096, _GOLDEN_COVE),  # estimated
     _processor("sierraforest", _SIERRA_FOREST, 32, 1024, 110592),  # 6780E
     _processor("grandridge", _SIERRA_FOREST, 32, 1024, 24576),  # estimated
     _processor("clearwaterforest", _LUNAR_LAKE, 32, 1024, 589824),
