@@ -17,6 +17,7 @@ from autotune.schedule.steps import Prefetch as Prefetch
 from autotune.schedule.steps import Reorder as Reorder
 from autotune.schedule.steps import RFactor as RFactor
 from autotune.schedule.steps import Split as Split
+from autotune.schedule.steps import WholeTerms as WholeTerms
 from autotune.search.partial import Partial as Partial
 from autotune.search.partial import Rule as Rule
 from autotune.search.partial import lanes_of as lanes_of

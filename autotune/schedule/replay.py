@@ -24,6 +24,7 @@ from autotune.schedule.rewriting import (
     interleave,
     parts,
     rfactor,
+    whole_terms,
 )
 from autotune.schedule.state import (
     Attach,
@@ -61,6 +62,7 @@ from autotune.schedule.steps import (
     Split,
     Step,
     Steps,
+    WholeTerms,
     Winograd,
 )
 from autotune.te.dag import ComputeDAG
@@ -344,6 +346,10 @@ def _cache_terms(state: State, step: CacheTerms, _: Holes) -> State:
     return _with_dag(state, cache_terms(state.dag, step))
 
 
+def _whole_terms(state: State, step: WholeTerms, _: Holes) -> State:
+    return _with_dag(state, whole_terms(state.dag, step))
+
+
 def _cache_write(state: State, step: CacheWrite, _: Holes) -> State:
     return _with_dag(state, cache_write(state.dag, step))
 
@@ -405,6 +411,7 @@ _APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     ComputeInline: _compute_inline,
     CacheRead: _cache_read,
     CacheTerms: _cache_terms,
+    WholeTerms: _whole_terms,
     CacheWrite: _cache_write,
     RFactor: _rfactor,
     Parts: _parts,

@@ -8,7 +8,7 @@ from functools import lru_cache, reduce
 
 import numpy as np
 
-from autotune.dtypes import DTYPES, holds
+from autotune.dtypes import DTYPES, holds, is_float
 from autotune.errors import ScheduleError
 from autotune.schedule.region import Extent
 from autotune.schedule.steps import (
@@ -19,11 +19,14 @@ from autotune.schedule.steps import (
     Interleave,
     Parts,
     RFactor,
+    WholeTerms,
 )
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.expr import (
     Axis,
+    Binary,
     Cast,
+    Const,
     Expr,
     Load,
     Reduce,
@@ -43,6 +46,7 @@ from autotune.te.expr import (
     variables,
 )
 from autotune.te.numbers import is_number
+from autotune.te.products import products_of
 
 
 @lru_cache(maxsize=256)
@@ -141,6 +145,47 @@ def cache_terms(dag: ComputeDAG, step: CacheTerms) -> ComputeDAG:
     terms = substitute(map_expr(op.body.body, one), {last.name: at[rows]})
     body = Reduce(op.body.op, terms, (*op.body.axes[:-1], group, term))
     return _insert(dag, copy, op.name, replace(op, body=body))
+
+
+@lru_cache(maxsize=256)
+def whole_terms(dag: ComputeDAG, step: WholeTerms) -> ComputeDAG:
+    """A sum of products reads its factors with zeros behind them."""
+    op = _computation(dag, step.stage)
+    factors = _factors(op)
+    if not isinstance(op.body, Reduce) or not factors:
+        raise ScheduleError(f"{op.name} is no sum of products")
+    last = _regular(op, op.body.axes[-1])
+    if step.extent <= last.extent:
+        raise ScheduleError(f"{op.name} has {last.extent} terms, no fewer than {step.extent}")
+    found: dict[Expr, Expr] = {}
+    for load in dict.fromkeys(factors):
+        at = _dimension(load, last) if isinstance(load, Load) else None
+        if not isinstance(load, Load) or at is None:
+            raise ScheduleError(
+                f"{op.name} multiplies other things than elements along {last.name}"
+            )
+        name, shape = f"{op.name}.{load.tensor.name}", list(load.tensor.shape)
+        shape[at] = step.extent
+        axes = tuple(Axis(f"d{n}", e) for n, e in enumerate(shape))
+        tensor = Tensor(name, tuple(shape), load.tensor.dtype)
+        zero = 0.0 if is_float(tensor.dtype) else 0
+        inside = compare("lt", axes[at].var, idx(last.extent))
+        element = Load(load.tensor, tuple(a.var for a in axes))
+        copy = Compute(tensor, axes, select(inside, element, Const(zero, tensor.dtype)))
+        dag = _insert(dag, copy, op.name, op)
+        found[load] = Load(tensor, load.indices)
+    terms = map_expr(op.body.body, found.get)
+    axes = (*op.body.axes[:-1], Axis(last.name, step.extent))
+    changed = replace(op, body=Reduce(op.body.op, terms, axes))
+    return ComputeDAG(tuple(changed if o is op else o for o in dag.ops), dag.outputs)
+
+
+def _factors(op: Compute) -> tuple[Expr, ...]:
+    """What a sum of products multiplies."""
+    match op.body:
+        case Reduce(op="sum", body=Binary(op="mul", a=Load() as a, b=Load() as b)):
+            return a, b
+    return tuple(x for pair in products_of(op) for x in pair)
 
 
 def _dimension(load: Load, axis: Axis) -> int | None:

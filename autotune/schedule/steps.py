@@ -180,6 +180,20 @@ class CacheTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeTerms:
+    """Add stages: the factors of sum `stage` with zeros behind its last axis, up to `extent` terms.
+
+    c[…, j] = Σ a[…, k]·b[k, j], k<K   ->   stage.a[…, k] = a[…, k] if k<K else 0, k<extent; …
+                                            c[…, j] = Σ stage.a[…, k]·stage.b[k, j], k<extent
+
+    Instructions that add up several products take all terms in groups.
+    """
+
+    stage: str
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
 class CacheWrite:
     """Move the computation of `stage` into a new stage `name`, which `stage` then copies.
 
@@ -302,6 +316,7 @@ Step: TypeAlias = (
     | ComputeAt
     | CacheRead
     | CacheTerms
+    | WholeTerms
     | CacheWrite
     | RFactor
     | Parts
@@ -326,6 +341,7 @@ _KINDS: dict[str, type] = {
     "compute_at": ComputeAt,
     "cache_read": CacheRead,
     "cache_terms": CacheTerms,
+    "whole_terms": WholeTerms,
     "cache_write": CacheWrite,
     "rfactor": RFactor,
     "parts": Parts,

@@ -39,6 +39,7 @@ class Tag(StrEnum):
     WINOGRAD2 = "winograd2"
     WINOGRAD4 = "winograd4"
     NARROW3 = "bf16x3"
+    WHOLE_TERMS = "whole-terms"
     WHOLE = "whole"
     BLOCKED = "blocked"
     SPLIT_K = "parts"

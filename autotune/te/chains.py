@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Reduce, Var
+from autotune.te.expr import Reduce, Var, is_guard
 from autotune.te.windows import reuses
 
 
@@ -21,7 +21,7 @@ class RowChain:
     """The stages of such a chain; `before` are producers of `first` alone.
 
     `scores` is what the `rows` begin with, `first` itself where nothing is pointwise behind it;
-    `last` reads the last of the rows.
+    `last` reads the last of the rows, and its other factor with zeros from the stages `beside`.
     """
 
     before: tuple[Compute, ...]
@@ -29,11 +29,13 @@ class RowChain:
     scores: Compute
     rows: tuple[Compute, ...]
     last: Compute
+    beside: tuple[Compute, ...] = ()
 
 
 def row_chain(dag: ComputeDAG, last: Compute) -> RowChain | None:
     """The chain that ends with product `last`; None where there is none."""
-    end = only_producer(dag, last)
+    beside = tuple(op for op in _producers(dag, last) if _is_surrounded(dag, op))
+    end = only_producer(dag, last, beside)
     if end is None or end.reduce_axes or not is_product(last) or not _reads_rows(last, end):
         return None
     stages = dag.computes[: dag.computes.index(end) + 1]
@@ -53,7 +55,13 @@ def row_chain(dag: ComputeDAG, last: Compute) -> RowChain | None:
         and all(r in rows for op in inner for r in dag.consumers(op.name))
         and shared_axes(dag, end, inner) == len(end.axes) - 1
     )
-    return RowChain(before, first, scores, rows, last) if is_chain else None
+    return RowChain(before, first, scores, rows, last, beside) if is_chain else None
+
+
+def _is_surrounded(dag: ComputeDAG, op: Compute) -> bool:
+    """Whether a stage is an argument with zeros around it."""
+    sources = {x.tensor.name for x in op.reads}
+    return is_guard(op.body) and not any(c.name in sources for c in dag.computes)
 
 
 def _follows(reader: Compute, op: Compute) -> bool:
@@ -101,10 +109,15 @@ def matches(consumer: Compute, op: Compute) -> bool:
     return bool(reads) and all(x.indices == plain for x in reads)
 
 
-def only_producer(dag: ComputeDAG, op: Compute) -> Compute | None:
-    """The one computation that `op` reads, if `op` is its single consumer and it is no output."""
-    names = {x.tensor.name for x in op.reads}
-    found = [c for c in dag.computes if c.name in names]
+def only_producer(dag: ComputeDAG, op: Compute, beside: tuple[Compute, ...] = ()) -> Compute | None:
+    """The one computation, but for those `beside`, that `op` reads, if `op` is its single consumer
+    and it is no output."""
+    found = [c for c in _producers(dag, op) if c not in beside]
     if len(found) != 1 or dag.consumers(found[0].name) != (op,) or found[0].name in dag.outputs:
         return None
     return found[0]
+
+
+def _producers(dag: ComputeDAG, op: Compute) -> list[Compute]:
+    names = {x.tensor.name for x in op.reads}
+    return [c for c in dag.computes if c.name in names]

@@ -48,6 +48,7 @@ from autotune.schedule.steps import (
     Split,
     Step,
     Steps,
+    WholeTerms,
     Winograd,
     steps_to_json,
 )
@@ -325,6 +326,11 @@ class StageSchedule:
     def narrow_products(self, n_products: int = 3) -> None:
         """Rewrite a sum of float32 products by 3 or 6 products of bfloat16 parts each."""
         self._take(NarrowProducts(self.name, n_products))
+
+    def whole_terms(self, extent: int) -> None:
+        """Put zeros behind both factors of a sum, each in a stage, up to `extent` terms:
+        instructions that add up several products take all terms in groups."""
+        self._take(WholeTerms(self.name, extent))
 
     def pack(self, tensor: str, block: int = 0) -> StageSchedule:
         """Store constant `tensor` in the order in which this stage reads it.

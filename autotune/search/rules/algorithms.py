@@ -7,7 +7,7 @@ import math
 from autotune.dtypes import DTYPES
 from autotune.loopir.guarding import MAX_DATA
 from autotune.schedule.narrow_products import product
-from autotune.schedule.steps import NarrowProducts, Parts, Winograd
+from autotune.schedule.steps import NarrowProducts, Parts, WholeTerms, Winograd
 from autotune.schedule.winograd import Convolution, convolution
 from autotune.search.partial import Partial, begin
 from autotune.search.rules.rows import terms_fill_lanes
@@ -15,8 +15,9 @@ from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Axis, Reduce, Select, walk
+from autotune.te.expr import Axis, Load, Reduce, Select, walk
 from autotune.te.prefixes import prefixes
+from autotune.te.products import forms_of, products_of
 from autotune.te.ragged import ragged_axes
 from autotune.te.roundoff import roundoff
 from autotune.te.whole_numbers import whole_sums
@@ -24,6 +25,10 @@ from autotune.te.windows import reuses
 
 MAX_POINTS = 6
 """Most evaluation points along one axis: F(6, 3), with 8, loses another decimal digit."""
+_LEAST_TERMS = 16
+"""Of fewer, zeros would be too many."""
+_ENOUGH = 2 / 3
+"""Groups of terms in a register, of as many as could be there, that need no zeros."""
 MIN_CHANNELS = 8
 """With fewer channels to sum over, transforming the data costs more than it saves; so it does for
 a single channel of results."""
@@ -47,7 +52,12 @@ def algorithms(dag: ComputeDAG, target: Target) -> list[Partial]:
     """The definition, and its rewrites: minimal filtering, products of narrower
     parts; long reductions are in parts. Where sums have to be integers, nothing that rounds."""
     narrow = _narrow_products(dag) if narrow_products_pay(target) else []
-    return [*_in_order_or_parts(dag, target), *_minimal_filtering(dag), *narrow]
+    return [
+        *_in_order_or_parts(dag, target),
+        *_minimal_filtering(dag),
+        *_whole_terms(dag, target),
+        *narrow,
+    ]
 
 
 def _in_order_or_parts(dag: ComputeDAG, target: Target) -> list[Partial]:
@@ -110,6 +120,37 @@ def _count(axes: tuple[Axis, ...]) -> int:
 def _rounds(op: Compute, target: Target) -> bool:
     """Whether too many terms would be added up one after the other."""
     return _count(op.reduce_axes) >= TOO_MANY_TERMS and not _runs_in_lanes(op, target)
+
+
+def _whole_terms(dag: ComputeDAG, target: Target) -> list[Partial]:
+    """All sums of products of data whose terms are no groups of an instruction, with zeros."""
+    found = {op: n for op in dag.computes if (n := whole_extent(dag, op, target))}
+    steps = (WholeTerms(op.name, n) for op, n in found.items())
+    return [begin(dag).add(*steps, tags=(Tag.WHOLE_TERMS,))] if found else []
+
+
+def whole_extent(dag: ComputeDAG, op: Compute, target: Target) -> int:
+    """Terms of a sum of products of data, with zeros, that instructions take in groups.
+
+    0 where they are such groups, are few, or no instruction adds up several. Matrices have the
+    fewest groups of which as many fill the rows of a register as of any extent.
+    """
+    pairs = products_of(op) if reuses(op) and not ragged_axes(op) else ()
+    factors = [e for pair in pairs for e in pair if isinstance(e, Load)]
+    n_terms = op.reduce_axes[-1].extent if op.reduce_axes else 0
+    constants = any(dag.is_constant(e.tensor.name) for e in factors)
+    if len(factors) != 2 or constants or n_terms < _LEAST_TERMS:
+        return 0
+    forms = [f for f in forms_of(pairs, op.tensor.dtype, target.isa.forms) if f.terms > 1]
+    if not forms:
+        return 0
+    form = max(forms, key=lambda f: f.flops(target.vector_bits))
+    n_groups, most = -(-n_terms // form.terms), form.unit.rows if form.unit else 1
+    n_steps = -(-n_groups // most)
+    least = -(-n_groups // n_steps)
+    divisors = (g for g in range(1, most + 1) if n_groups % g == 0)
+    is_whole = n_terms % form.terms == 0 and max(divisors) >= _ENOUGH * least
+    return 0 if is_whole else form.terms * n_steps * least
 
 
 def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:

@@ -108,7 +108,7 @@ def _tile(
     out = out.add(Parallel(op.name, len(loops.blocks)))
     out = place_anchor(out, op, last, loops, outer, target)
     host, block = op.name, loops.blocks[-1]
-    for name in copied:
+    for name in (*copied, *(op.name for op in c.beside)):
         out = place_producer(out, name, host, block, target)
     out = _place_rows(out, c.rows, host, block, target)
     out = out.add(ComputeAt(c.scores.name, host, block))
