@@ -100,6 +100,7 @@ def _split(loop: For, store: Store, limit: Expr, op: str) -> Body:
     acc, term, how = Load(store.tensor, store.indices), store.value.b, REDUCE_BINARY[op]
     lanes = Tensor(f"{store.tensor.name}.lanes", (LANES,), store.tensor.dtype)
     q, lane = Var(f"{loop.var}.q"), Var(f"{loop.var}.l")
+    limit = maximum(limit, idx(0))  # below, there are no terms
     whole = floordiv(limit, idx(LANES))
 
     def each(value: Expr) -> For:
