@@ -144,12 +144,16 @@ def _verified(
     bound: Bound, precision: str, most: int | None
 ) -> Iterator[tuple[GraphPass, Graph, list[str]]]:
     """Every pass, the graph behind it, and the rewrites of its rules."""
+    from autotune.graph.lengths.writing import written_in
     from autotune.graph.network import prepared_graphs
     from autotune.graph.rewriter import RewriteLog
     from autotune.graph.verify import MalformedGraph, verify
 
     log, n_before = RewriteLog(most), 0
-    for step, graph in prepared_graphs(bound.model, bound.variants[0].shapes, precision, log):
+    shapes = bound.variants[0].shapes
+    lengths = written_in(bound.model, shapes)
+    written = lengths.at(lengths.mosts) if lengths is not None else None
+    for step, graph in prepared_graphs(bound.model, shapes, precision, log, written):
         try:
             verify(graph, step.form)
         except MalformedGraph as error:

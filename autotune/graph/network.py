@@ -46,6 +46,7 @@ from autotune.graph.tasks.sparse import Zeros, sparse_subgraphs, zeros_of
 from autotune.graph.tasks.storage import Activation, plan_storage
 from autotune.graph.tasks.subgraph import Definitions, Subgraph, undefined
 from autotune.graph.texts import NO_TEXTS, Texts
+from autotune.graph.written import WrittenLengths
 from autotune.strides import dense
 from autotune.te.dag import ComputeDAG
 from autotune.te.products import precision_of
@@ -339,10 +340,14 @@ def prepared_graphs(
     shapes: Shapes | None = None,
     precision: str = "f32",
     log: RewriteLog | None = None,
+    written: WrittenLengths | None = None,
 ) -> Iterator[tuple[GraphPass, Graph]]:
-    """The imported graph of a model, and the graph after every pass; see `build_network`."""
+    """The imported graph of a model, and the graph after every pass; see `build_network`.
+
+    `written`: the lengths that operators write.
+    """
     model = named(lambda: bound.load(shapes))
-    graph = named(lambda: import_graph(model, bound.operators))
+    graph = named(lambda: import_graph(model, bound.operators, written))
     yield GraphPass("import", _imported), graph
     yield from prepared(graph, PRECISIONS[precision], log)
 

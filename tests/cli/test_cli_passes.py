@@ -83,6 +83,17 @@ def test_all_stages_are_written_to_a_new_folder(cli: Cli, gemm: Path, tmp_path: 
     assert (again.code, again.err.splitlines()[0]) == (2, f"error: '{folder}' is not empty")
 
 
+def test_stages_of_a_model_whose_operators_write_lengths(cli: Cli, tmp_path: Path) -> None:
+    proto = model(node("NonZero", "x", "y"), {"x": (2, 8)}, types={"y": "int64"})
+    path = save(proto, tmp_path)
+    folder = tmp_path / "stages"
+    done = cli("tasks", path, "--dump", folder)
+    assert done.code == 0, done.err
+    (imported,) = (folder / "graph").glob("*-import.txt")
+    assert "NonZero(" not in imported.read_text()
+    assert any("length" in p.read_text() for p in (folder / "tasks").rglob("te.txt"))
+
+
 def test_dumped_tasks_are_those_of_the_first_rewrites(cli: Cli, tmp_path: Path) -> None:
     weights = {name: np.arange(2, 6, dtype=np.float32) for name in ("s", "t")}
     nodes = [node("Mul", "x s", "a"), node("Mul", "a t", "y")]
