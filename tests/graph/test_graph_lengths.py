@@ -6,6 +6,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from autotune.errors import ModelError
 from autotune.extent import Extents, Length
 from autotune.graph.lengths.imports import ImportedModel, NotLifted
+from autotune.graph.lengths.numbers import AffineExtent, points_of
 from tests.graph.lifted import assert_lifted, lifted
 from tests.graph.onnx_models import model, node
 from tests.graph.open_graphs import CHANNELS, OpenGraph
@@ -424,3 +426,21 @@ def test_the_order_of_two_lengths_is_looked_at(tmp_path: Path) -> None:
     proto = model(nodes, {"x": ("batch", "sequence")}, known)
     with pytest.raises(NotLifted):
         lifted(proto, {"x": (Length("batch", 8), Length("sequence", 512))}, tmp_path)
+
+
+@pytest.mark.parametrize("n_numbers", [1, 2, 6])
+def test_what_is_affine_is_found_and_nothing_else(n_numbers: int) -> None:
+    """However many numbers there are, as models whose operators write lengths have."""
+    draw = Random(n_numbers)
+    points = points_of({f"n{k}": draw.randint(20, 900) for k in range(n_numbers)})
+    for _ in range(200):
+        factors = {name: draw.randint(-2, 3) for name in points.most}
+        pairs = tuple(sorted((name, f) for name, f in factors.items() if f))
+        form = AffineExtent(pairs, draw.randint(-9, 9))
+        values = points.vector(form)
+        assert points.affine(values) == form
+        wrong = draw.randrange(len(values))  # one more point than an affine function has numbers
+        moved = [v + (n == wrong) for n, v in enumerate(values)]
+        found = points.affine(moved)
+        assert found is None or points.vector(found) == tuple(moved) != values
+        assert points.affine([v * v for v in values]) is None or not pairs

@@ -111,6 +111,8 @@ class Points:
         """The function that has these values at the points; None where no affine one has."""
         if len(set(values)) == 1:
             return static(values[0])
+        if self._moved is not None:
+            return self._along(self._moved, values)
         used, rows, divisor = self._inverse
         known = [values[n] for n in used]
         sums = [sum(c * v for c, v in zip(row, known, strict=True)) for row in rows]
@@ -119,6 +121,33 @@ class Points:
         offset, *factors = (total // divisor for total in sums)
         pairs = zip(self.most, factors, strict=True)
         found = AffineExtent(tuple(sorted((n, f) for n, f in pairs if f)), offset)
+        return found if self.vector(found) == tuple(values) else None
+
+    @cached_property
+    def _moved(self) -> tuple[tuple[str, int], ...] | None:
+        """Of each point behind the second the one number that is another there, and by how much;
+        None where points differ in another way."""
+        base, found = self.at[1] if len(self.at) > 1 else {}, []
+        for numbers in self.at[2:]:
+            moved = [(name, n - base[name]) for name, n in numbers.items() if n != base[name]]
+            found += moved if len(moved) == 1 else []
+        names = {name for name, _ in found}
+        is_each = len(found) == len(names) == len(self.at) - 2 == len(self.most)
+        return tuple(found) if is_each else None
+
+    def _along(
+        self, moved: Sequence[tuple[str, int]], values: Sequence[int]
+    ) -> AffineExtent | None:
+        """`affine`, where each number moves alone."""
+        factors = {}
+        for (name, step), value in zip(moved, values[2:], strict=True):
+            factor, left = divmod(value - values[1], step)
+            if left:
+                return None
+            if factor:
+                factors[name] = factor
+        offset = values[1] - sum(f * self.at[1][name] for name, f in factors.items())
+        found = AffineExtent(tuple(sorted(factors.items())), offset)
         return found if self.vector(found) == tuple(values) else None
 
     @cached_property
@@ -135,6 +164,8 @@ class Points:
     @property
     def tells(self) -> int:
         """How much they tell apart: independent points, and remainders of quotients."""
+        if self._moved is not None and not self.formulas:
+            return len(self.most) + 1
         rows = [self._row(n) for n in range(1, len(self.at))]
         seen = (
             {q.remainder(numbers) for numbers in self.at[1:]} & q.remainders

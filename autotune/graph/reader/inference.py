@@ -7,10 +7,12 @@ where an axis lies outside of it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
 
+import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
@@ -29,11 +31,10 @@ _INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.Validatio
 
 
 class Inference:
-    """Infers the types of results in one graph; equal nodes are inferred once."""
+    """Infers the types of results in one graph; equal nodes are inferred once, of any graph."""
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
-        self._known: dict[object, Types] = {}
 
     def __call__(self, node: Node) -> None:
         """Set the types of all outputs, as far as they can be inferred.
@@ -51,17 +52,6 @@ class Inference:
         kinds = typing(Rewriter(node, self.editor), infer) if typing is not None else infer()
         return _of_outputs(node, kinds)
 
-    def _key(self, node: Node) -> object | None:
-        """The key of everything that the output types depend on; None if it would be large."""
-        values = [v for v in node.attrs.values() if not isinstance(v, _PLAIN)]
-        data = [self._data(name) for name in node.inputs]
-        if values:
-            return None
-        kinds = tuple(self.editor.types[n] if n else None for n in node.inputs)
-        known = tuple(None if a is None else a.tobytes() for a in data)
-        attrs = tuple(sorted(node.attrs.items()))
-        return node.op, attrs, kinds, known, tuple(map(bool, node.outputs))
-
     def _data(self, name: str) -> Array | None:
         value = self.editor.constants.get(name)
         return value if value is not None and value.size <= _SMALL else None
@@ -73,35 +63,69 @@ class Inference:
             return []
         if attrs:
             node = replace(node, attrs={**node.attrs, **attrs})
-        key = self._key(node)
-        if key is None or key not in self._known:
-            kinds = self._of_opsets(schema, node)
-            if key is None:
-                return kinds
-            self._known[key] = kinds
-        return self._known[key]
-
-    def _of_opsets(self, schema: onnx.defs.OpSchema, node: Node) -> Types:
+        asked = partial(self._asked, node)
         try:
-            return self._of_schema(schema, OPSET, node)
+            return asked(OPSET)
         except _INFERENCE_ERRORS as error:
             newest = schema_of(node.op, NEWEST)
             if newest is None or newest.since_version <= OPSET:
                 raise _unfitting(node, error) from error
             try:  # of types that came later
-                return self._of_schema(newest, NEWEST, node)
+                return asked(NEWEST)
             except _INFERENCE_ERRORS:
                 raise _unfitting(node, error) from error
 
-    def _of_schema(self, schema: onnx.defs.OpSchema, opset: int, node: Node) -> Types:
-        types = {n: value_info(n, self.editor.types[n]).type for n in node.inputs if n}
-        data = {n: self._data(n) for n in node.inputs}
-        known = {n: numpy_helper.from_array(a, n) for n, a in data.items() if a is not None}
-        imports = [helper.make_opsetid("", opset)]
-        found = onnx.shape_inference.infer_node_outputs(
-            schema, proto_of(node), types, known, opset_imports=imports
-        )
-        return [_type(found.get(name)) for name in node.outputs]
+    def _asked(self, node: Node, opset: int) -> Types:
+        """The types by the schema of an opset. Raises the errors of the package."""
+        kinds = tuple(self.editor.types[n] if n else None for n in node.inputs)
+        data = [self._data(n) for n in node.inputs]
+        given = tuple(None if a is None else (a.dtype, a.shape, a.tobytes()) for a in data)
+        asked = _Asked(node.op, opset, kinds, tuple(map(bool, node.outputs)))
+        if all(isinstance(v, _PLAIN) for v in node.attrs.values()):
+            return list(_known_types(asked, tuple(sorted(node.attrs.items())), given))
+        return _package_types(asked, node.attrs, given)
+
+
+_Data: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A node whose types are asked for: the types of operands, and which results there are."""
+
+    op: str
+    opset: int
+    kinds: tuple[TensorType | None, ...]
+    outputs: tuple[bool, ...]
+
+
+@lru_cache(maxsize=8192)
+def _known_types(
+    asked: _Asked, attrs: tuple[tuple[str, Any], ...], given: tuple[_Data | None, ...]
+) -> Types:
+    return _package_types(asked, dict(attrs), given)
+
+
+def _package_types(
+    asked: _Asked, attrs: Mapping[str, Any], given: tuple[_Data | None, ...]
+) -> Types:
+    inputs = tuple(f"i{n}" if kind else "" for n, kind in enumerate(asked.kinds))
+    outputs = tuple(f"o{n}" if is_there else "" for n, is_there in enumerate(asked.outputs))
+    pairs = zip(inputs, asked.kinds, strict=True)
+    types = {name: value_info(name, kind).type for name, kind in pairs if kind is not None}
+    data = {
+        name: numpy_helper.from_array(np.frombuffer(one[2], one[0]).reshape(one[1]), name)
+        for name, one in zip(inputs, given, strict=True)
+        if one is not None
+    }
+    schema = schema_of(asked.op, asked.opset)
+    assert schema is not None
+    proto = proto_of(Node("", asked.op, inputs, outputs, attrs))
+    imports = [helper.make_opsetid("", asked.opset)]
+    found = onnx.shape_inference.infer_node_outputs(
+        schema, proto, types, data, opset_imports=imports
+    )
+    return [_type(found.get(name)) for name in outputs]
 
 
 _PLAIN = (int, float, str, bytes, tuple)
