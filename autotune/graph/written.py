@@ -29,6 +29,8 @@ class WrittenLengths:
     shortened: Mapping[str, int] = field(default_factory=dict)
     fixed: Collection[str] = ()
     """Lengths that are chosen of a fixed number of elements."""
+    long: Collection[str] = ()
+    """Nodes, by their first result, that take some of so many that all are not looked at."""
     tensors: dict[str, str] = field(default_factory=dict)
     mosts: dict[str, int] = field(default_factory=dict)
     known: dict[object, str] = field(default_factory=dict)

@@ -48,6 +48,42 @@ def test_a_detector_gives_as_many_boxes_as_there_are(detector: Model, power: int
         np.testing.assert_array_equal(found[name], want)
 
 
+SELECTION = """<ir_version: 9, opset_import: ["" : 17]>
+f (float[20000] x, float[1] few) => (float[k] best, int64[k] at, float[m] most, float[u] values) {
+    zero = Constant<value_ints = [0]>()  limit = Constant<value_ints = [700]>()
+    k = Cast<to = 7>(few)  best, at = TopK(x, k)
+    places = NonZero(x)  row = Squeeze(places, zero)  taken = Gather(x, row)
+    n = Shape(taken)  both = Concat<axis = 0>(n, limit)  j = ReduceMin<keepdims = 1>(both)
+    most, unused = TopK<largest = 0>(taken, j)
+    values = Unique(most)
+}"""
+"""More than are ranked by comparing all, and what occurs among those that are taken."""
+
+
+@pytest.fixture(scope="module")
+def selection() -> Model:
+    model = onnx.parser.parse_model(SELECTION)
+    return Model(autotune.compile(model, threads=2, check=False).artifact)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_those_that_come_first_of_many(selection: Model, seed: int) -> None:
+    """With ties, both zeros, infinities and numbers that differ in the last bit."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(20_000).astype(np.float32)
+    if seed % 2:
+        x = np.round(x * np.float32(3)) / np.float32(3)
+        x[rng.integers(20_000, size=9)] = np.inf
+    elif seed:
+        x = (rng.integers(-3, 3, 20_000).astype(np.int32) + 0x3F800000).view(np.float32)
+    x[rng.random(20_000) < (0, 0.5, 0.999, 0.9, 0.98, 1)[seed]] = -0.0
+    feeds = {"x": x, "few": np.array([(1, 17_000, 20_000, 30, 5_000, 2)[seed]], np.float32)}
+    expected = onnxruntime_outputs(onnx.parser.parse_model(SELECTION), feeds)
+    found = selection.run(feeds)
+    for name, want in expected.items():
+        np.testing.assert_array_equal(found[name], want)
+
+
 def test_arrays_for_results_of_unknown_size_are_refused(detector: Model) -> None:
     feeds = {
         "boxes": np.zeros((1, 300, 4), np.float32),

@@ -108,16 +108,18 @@ class LengthModel(Protocol):
 @dataclass(frozen=True)
 class Written:
     """The lengths that operators of a model write: their mosts and the tensors of their numbers, by
-    name. `shortened`, `fixed`: see `WrittenLengths`."""
+    name. `shortened`, `fixed`, `long`: see `WrittenLengths`."""
 
     mosts: Mapping[str, int]
     tensors: Mapping[str, str]
     shortened: Mapping[str, int]
     fixed: Collection[str]
+    long: Collection[str]
 
     def at(self, numbers: Mapping[str, int]) -> WrittenLengths:
         """To read the model for these numbers."""
-        return WrittenLengths(lambda name, most: numbers[name], self.shortened, self.fixed)
+        of = self.shortened, self.fixed, self.long
+        return WrittenLengths(lambda name, most: numbers[name], *of)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
+from typing import Any
 
 from onnx import ModelProto, NodeProto
 
@@ -20,6 +21,7 @@ from autotune.extent import Extents, Length, at
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.lengths.imports import Written
 from autotune.graph.network import named
+from autotune.graph.operators.top_k import is_long
 from autotune.graph.operators.writers import WRITERS
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.written import WrittenLengths
@@ -55,12 +57,24 @@ def _written(
         same = {n for n, size in one.asked.items() if size == other.asked.get(n)}
         if more.keys() <= shortened.keys() and same <= fixed:
             break
+        is_other = not more.keys() <= shortened.keys()  # a number may then be a length
         shortened |= more
-        fixed |= same
-    found = WrittenLengths(lambda name, most: most, shortened, fixed)
+        fixed = set() if is_other else fixed | same
+    found = _at_mosts(bound, shapes, shortened, fixed)
+    long = {name for name, (axis, whole, _) in found.looks.items() if is_long(whole[axis])}
+    if long:
+        found = _at_mosts(bound, shapes, shortened, fixed, long)
+    return Written(found.mosts, found.tensors, shortened, fixed, long) if found.tensors else None
+
+
+def _at_mosts(
+    bound: BoundModel, shapes: Mapping[str, tuple[int, ...]], *known: Any
+) -> WrittenLengths:
+    """The lengths of the model, each at its most."""
+    found = WrittenLengths(lambda name, most: most, *known)
     model = named(partial(bound.load, shapes))
     named(partial(import_graph, model, bound.operators, found))
-    return Written(found.mosts, found.tensors, shortened, fixed) if found.tensors else None
+    return found
 
 
 def may_write(model: ModelProto) -> bool:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from autotune.graph.ir import Node, Shape
 from autotune.graph.operators.definition import Operands, Operator, Scope, axes_of, inside, tensor
+from autotune.graph.operators.selection import at_ranks, distinct_keys, ranks
 from autotune.graph.operators.written_lengths import NONE, ONE, chosen, flat, scan, told
 from autotune.graph.rewriter import Rewrite, Rewriter
 from autotune.te.expr import (
@@ -56,8 +58,12 @@ def _suppression(rw: Rewriter) -> None:
     group = rw("GroupOf", places, **whole, size=n_boxes)
     begins, ends = rw("RowBegin", group, **whole), rw("RowEnd", group, **whole)
     score = rw("Gather", scores, places, shape=shape, dtype="float32", axis=0)
-    at = rw("RankInRow", score, begins, ends, **whole)
-    order = rw("OrderOf", at, **whole)
+    if math.prod(rw.shape(1)[:2]) == 1:
+        at = ranks(rw, score, 0, largest=1)
+    else:
+        keys = distinct_keys(rw, score, 0, largest=1)
+        at = rw("RankInRow", keys, begins, ends, **whole)
+    order = at_ranks(rw, at, 0, shape)
     box = rw("BoxOf", places, order, **whole, size=n_boxes)
     sides: Mapping[str, Any] = {"n_classes": n_classes, "center": rw.attr("center_point_box", 0)}
     corners = rw("Corners", rw.input(0), group, box, shape=(4, *shape), dtype="float32", **sides)
@@ -97,27 +103,13 @@ def _box(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
 
 
 def _rank(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """y[k] = the place of k when each row is sorted, largest first, equal ones in their order."""
+    """y[k] = the place of k when each row is sorted, largest first; none is equal to another."""
     x, begins, ends = (tensor(operands, n) for n in range(3))
     (k,) = axes_of(shape)
-    one, none = Const(1, "int32"), Const(0, "int32")
-
-    def winning(role: str, how: str, first: Expr, n: Expr) -> Expr:
-        r = Axis("r", shape[0], n)
-        wins = compare(how, x[first + r.var], x[k])
-        return scope.compute(role, (k,), Reduce("sum", select(wins, one, none), (r,)))[k]
-
-    before = winning("before", "ge", begins[k], k.var - begins[k])
-    behind = winning("behind", "gt", k.var + 1, ends[k] - k.var - 1)
-    return scope.compute("at", (k,), begins[k] + cast(INDEX, before + behind))
-
-
-def _order(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """y[at[k]] = k."""
-    at, (p,) = tensor(operands, 0), axes_of(shape)
-    k = Axis("r", shape[0])
-    is_there = compare("eq", inside(at[k], shape[0]), p.var)
-    return scope.compute("order", (p,), Reduce("sum", select(is_there, k.var, NONE), (k,)))
+    r = Axis("r", shape[0], ends[k] - begins[k])
+    wins = compare("lt", x[k], x[begins[k] + r.var])
+    rank = scope.compute("rank", (k,), Reduce("sum", select(wins, ONE, NONE), (r,)))
+    return scope.compute("at", (k,), begins[k] + rank[k])
 
 
 def _corners(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -233,7 +225,6 @@ OPERATORS: Mapping[str, Operator] = {
     "GroupOf": Operator(define=_group),
     "BoxOf": Operator(define=_box, roles=("x", "order")),
     "RankInRow": Operator(define=_rank, roles=("x", "begins", "ends")),
-    "OrderOf": Operator(define=_order),
     "RowEnd": Operator(define=_row_end),
     "Corners": Operator(define=_corners, roles=("boxes", "group", "box")),
     "Areas": Operator(define=_areas),

@@ -29,6 +29,7 @@ from autotune.graph.operators import (
     regions,
     resize,
     scatter,
+    selection,
     small_types,
     state,
     substitution,
@@ -47,7 +48,7 @@ FAMILIES = (
     *(movement, depth_to_space, resize, grid_sample, regions, gather, scatter),
     *(quantisation, integer_products, weight_only, integer_blocks, block_quantised),
     *(lookup, small_types, trees, written_lengths, suppression, unique, experts, substitution),
-    *(cumulative_sum, top_k, recurrent, folded, state, decoders, user_operators),
+    *(cumulative_sum, top_k, selection, recurrent, folded, state, decoders, user_operators),
 )
 
 OPERATORS: dict[str, Operator] = {

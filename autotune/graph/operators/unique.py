@@ -26,6 +26,7 @@ from autotune.graph.operators.definition import (
     inside,
     tensor,
 )
+from autotune.graph.operators.selection import at_ranks, ranks
 from autotune.graph.operators.written_lengths import (
     NONE,
     ONE,
@@ -67,7 +68,7 @@ def _unique(rw: Rewriter) -> None:
         raise malformed(rw.node, f"axis {axis} of {len(shape)} dimensions")
     x = flat(rw, rw.input(0)) if axis is None else rw.input(0)
     axis = 0 if axis is None else axis % len(shape)
-    rows = _rows(rw, x, axis)
+    rows = _rows(rw, x, axis, name)
     n = rw.types[rows].shape[0]
     whole: Mapping[str, Any] = {"shape": (n,), "dtype": INDEX}
     where = _sorted(rw, rows)
@@ -92,15 +93,19 @@ def _long(rw: Rewriter, flags: str, name: str) -> Mapping[str, Any]:
     return {"shape": rw.types[chosen(rw, flags, name)].shape, "dtype": INDEX}
 
 
-def _rows(rw: Rewriter, x: str, axis: int) -> str:
-    """A tensor as one row for each index along an axis."""
+def _rows(rw: Rewriter, x: str, axis: int, name: str) -> str:
+    """A tensor as one row for each index along an axis.
+
+    A fixed number of elements is refused where it is large: of a length there may be few.
+    """
     kind = rw.types[x]
     n, rest = kind.shape[axis], kind.shape[:axis] + kind.shape[axis + 1 :]
     if axis:
         order = (axis, *(a for a in range(len(kind.shape)) if a != axis))
         x = rw("Transpose", x, shape=(n, *rest), perm=order)
     size = math.prod(rest)
-    if n > _MOST_ROWS or (size > 1 and n * n > _MOST_PAIRS):
+    is_known = name in written_of(rw).fixed or size > 1
+    if (n > _MOST_ROWS and is_known) or (size > 1 and n * n > _MOST_PAIRS):
         raise rw.refuse(f"it compares each pair of {n} rows of {size} elements")
     return rw("Reshape", x, rw.integers(n, size), shape=(n, size))
 
@@ -110,10 +115,10 @@ def _sorted(rw: Rewriter, rows: str) -> str:
     n, size = rw.types[rows].shape
     if size == 1:
         row = rw("Reshape", rows, rw.integers(n), shape=(n,))
-        ranks = rw("Rank", row, shape=(n,), dtype="float32", axis=0, largest=0)
+        order = ranks(rw, row, 0, largest=0)
     else:
-        ranks = rw("RankOfRows", rows, shape=(n,), dtype="float32")
-    return rw("Ranked", ranks, shape=(n,), dtype=INDEX, axis=0)
+        order = rw("RankOfRows", rows, shape=(n,), dtype=INDEX)
+    return at_ranks(rw, order, 0, (n,))
 
 
 RULES: Mapping[str, Rewrite] = {"Unique": _unique}
@@ -136,8 +141,7 @@ def _rank_of_rows(scope: Scope, node: Node, operands: Operands, shape: Shape) ->
     in_front = compare("lt", r.var, i.var)
     smaller = compare("lt", x[r.var, place], x[i.var, place])
     wins = select(compare("eq", differ[i, r], last), in_front, smaller)
-    counts = select(wins, Const(1.0, "float32"), Const(0.0, "float32"))
-    return scope.compute("rank", (i,), Reduce("sum", counts, (r,)))
+    return scope.compute("rank", (i,), Reduce("sum", select(wins, ONE, NONE), (r,)))
 
 
 def _new_rows(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:

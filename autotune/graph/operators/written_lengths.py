@@ -4,8 +4,8 @@
     place[p] = Σ over j of [x[j] is not 0 and count[j] = p + 1] · j         one step for each j
     NonZero(x) = Front(place, count[last])
 
-What else there is comes from these places: Compress gathers them, TopK whose k is computed sorts
-all. `suppression` has NonMaxSuppression, `unique` has Unique.
+What else there is comes from these places: Compress gathers them. `top_k` has TopK, `suppression`
+has NonMaxSuppression, `unique` has Unique.
 """
 
 from __future__ import annotations
@@ -159,26 +159,6 @@ def _compress(rw: Rewriter) -> None:
     told(rw, rw("Gather", x, places, shape=shape, axis=axis))
 
 
-def _top_k(rw: Rewriter) -> None:
-    """TopK(x, k) of a k that is computed, or of a length -> Front of all in order."""
-    known = written_of(rw).shortened.get(rw.node.outputs[0])
-    axis, k = rw.attr("axis", -1) % len(rw.shape(0)), rw.value(1)
-    n = rw.shape(0)[axis]
-    if k is not None:
-        _looked(rw, axis, (*rw.shape(0)[:axis], int(k.reshape(-1)[0]), *rw.shape(0)[axis + 1 :]))
-        if known is None:
-            return
-    if known is not None:
-        count = rw("AtMost", length_of(rw, n, axis), shape=(1,), dtype=INDEX, most=known, less=0)
-    else:
-        count = rw("AtMost", rw.input(1), shape=(1,), dtype=INDEX, most=n, less=0)
-    both_ = rw.several("TopK", 2, rw.input(0), rw.integers(n), shape=(), **rw.node.attrs)
-    for name, dtype in zip(both_, (rw.kind(0).dtype, INDEX), strict=True):
-        rw.types[name] = TensorType(rw.shape(0), dtype)
-    name = next(filter(None, rw.node.outputs))
-    told(rw, *(shortened(rw, x, count, name, axis, 0, known) for x in both_))
-
-
 def _slice(rw: Rewriter) -> None:
     """Slice(x, start, end) of at most so many elements of a length -> Front from `start` on."""
     if any(rw.value(n) is None for n in range(1, len(rw.node.inputs)) if rw.input(n)):
@@ -191,7 +171,7 @@ def _slice(rw: Rewriter) -> None:
         return
     axis, start, end = axes[0] % len(shape), starts[0], ends[0]
     taken = max(0, min(end, shape[axis]) - start)
-    _looked(rw, axis, (*shape[:axis], taken, *shape[axis + 1 :]))
+    looked(rw, axis, (*shape[:axis], taken, *shape[axis + 1 :]))
     if rw.node.outputs[0] not in written_of(rw).shortened:
         return
     most = end - start
@@ -201,7 +181,8 @@ def _slice(rw: Rewriter) -> None:
     told(rw, shortened(rw, rw.input(0), count, rw.node.outputs[0], axis, start, most))
 
 
-def _looked(rw: Rewriter, axis: int, result: Shape) -> None:
+def looked(rw: Rewriter, axis: int, result: Shape) -> None:
+    """Tell that this node may take some of a length along an axis."""
     written_of(rw).looks[rw.node.outputs[0]] = axis, rw.shape(0), result
 
 
@@ -224,7 +205,6 @@ def shortened(
 RULES: Mapping[str, Rewrite] = {
     "NonZero": _non_zero,
     "Compress": _compress,
-    "TopK": _top_k,
     "Slice": _slice,
 }
 """Rewrites of nodes, where lengths that data decide are followed."""
