@@ -8,6 +8,7 @@ from autotune.schedule.steps import CacheTerms as CacheTerms
 from autotune.schedule.steps import CacheWrite as CacheWrite
 from autotune.schedule.steps import ComputeAt as ComputeAt
 from autotune.schedule.steps import ComputeInline as ComputeInline
+from autotune.schedule.steps import FlatTaps as FlatTaps
 from autotune.schedule.steps import Hole as Hole
 from autotune.schedule.steps import Interleave as Interleave
 from autotune.schedule.steps import Pack as Pack

@@ -21,6 +21,7 @@ from autotune.schedule.rewriting import (
     cache_terms,
     cache_write,
     compute_inline,
+    flat_taps,
     interleave,
     parts,
     rfactor,
@@ -48,6 +49,7 @@ from autotune.schedule.steps import (
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    FlatTaps,
     Fuse,
     Hole,
     Interleave,
@@ -350,6 +352,10 @@ def _whole_terms(state: State, step: WholeTerms, _: Holes) -> State:
     return _with_dag(state, whole_terms(state.dag, step))
 
 
+def _flat_taps(state: State, step: FlatTaps, _: Holes) -> State:
+    return _with_dag(state, flat_taps(state.dag, step))
+
+
 def _cache_write(state: State, step: CacheWrite, _: Holes) -> State:
     return _with_dag(state, cache_write(state.dag, step))
 
@@ -412,6 +418,7 @@ _APPLY: dict[type[Step], Callable[[State, Any, Holes], State]] = {
     CacheRead: _cache_read,
     CacheTerms: _cache_terms,
     WholeTerms: _whole_terms,
+    FlatTaps: _flat_taps,
     CacheWrite: _cache_write,
     RFactor: _rfactor,
     Parts: _parts,

@@ -16,11 +16,13 @@ from autotune.schedule.steps import (
     CacheTerms,
     CacheWrite,
     ComputeInline,
+    FlatTaps,
     Interleave,
     Parts,
     RFactor,
     WholeTerms,
 )
+from autotune.te.arith import linear
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.expr import (
     Axis,
@@ -178,6 +180,50 @@ def whole_terms(dag: ComputeDAG, step: WholeTerms) -> ComputeDAG:
     axes = (*op.body.axes[:-1], Axis(last.name, step.extent))
     changed = replace(op, body=Reduce(op.body.op, terms, axes))
     return ComputeDAG(tuple(changed if o is op else o for o in dag.ops), dag.outputs)
+
+
+@lru_cache(maxsize=256)
+def flat_taps(dag: ComputeDAG, step: FlatTaps) -> ComputeDAG:
+    """A sum reads rows of windows as one dimension."""
+    op = _computation(dag, step.stage)
+    if not isinstance(op.body, Reduce) or len(op.body.axes) < 2:
+        raise ScheduleError(f"{op.name} is no sum along two axes")
+    *outer, taps, last = (_regular(op, a) for a in op.body.axes)
+    flat = Axis(f"{taps.name}{last.name}", taps.extent * last.extent)
+    source = next((x for x in op.reads if _is_row_of_window(x, taps, last)), None)
+    if source is None or sum(x.tensor == source.tensor for x in op.reads) > 1:
+        raise ScheduleError(f"{op.name} reads no rows of windows along {taps.name}, {last.name}")
+    *shape, length = source.tensor.shape
+    axes = tuple(Axis(f"d{n}", e) for n, e in enumerate((*shape[:-1], shape[-1] * length)))
+    every, inner = axes[-1].var, idx(length)
+    element = Load(
+        source.tensor,
+        (*(a.var for a in axes[:-1]), floordiv(every, inner), mod(every, inner)),
+    )
+    tensor = Tensor(
+        f"{op.name}.{source.tensor.name}", tuple(a.extent for a in axes), source.tensor.dtype
+    )
+    first = substitute(source.indices[-2], {taps.name: idx(0)})
+    row = Load(tensor, (*source.indices[:-2], add(mul(first, inner), flat.var)))
+    where = {taps.name: floordiv(flat.var, inner), last.name: mod(flat.var, inner)}
+    terms = map_expr(op.body.body, lambda e: row if e == source else None)
+    body = Reduce(op.body.op, substitute(terms, where), (*outer, flat))
+    return _insert(dag, Compute(tensor, axes, element), op.name, replace(op, body=body))
+
+
+def _is_row_of_window(load: Load, taps: Axis, last: Axis) -> bool:
+    """Whether taps are neighbours of one another, and `last` is the whole dimension within."""
+    if len(load.indices) < 2 or load.indices[-1] != last.var:
+        return False
+    at = linear(load.indices[-2])
+    inside = at.coefficient(taps.name) == 1 and not at.is_opaque_in(taps.name)
+    apart = {taps.name, last.name}.isdisjoint(n for i in load.indices[:-2] for n in variables(i))
+    return (
+        inside
+        and apart
+        and load.tensor.shape[-1] == last.extent
+        and last.name not in variables(load.indices[-2])
+    )
 
 
 def _factors(op: Compute) -> tuple[Expr, ...]:

@@ -194,6 +194,20 @@ class WholeTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class FlatTaps:
+    """Add a stage: what sum `stage` reads, with the last two dimensions as one; so are its taps.
+
+    c[…, j] = Σ x[j·S + v, k]·w[v, k], v<V, k<K   ->   stage.x[d] = x[d // K, d % K];
+                                   c[…, j] = Σ stage.x[j·S·K + t]·w[t // K, t % K], t<V·K
+
+    The last two reduction axes v, k become one: the elements of a row of a window, which are
+    neighbours where k is the whole last dimension.
+    """
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
 class CacheWrite:
     """Move the computation of `stage` into a new stage `name`, which `stage` then copies.
 
@@ -317,6 +331,7 @@ Step: TypeAlias = (
     | CacheRead
     | CacheTerms
     | WholeTerms
+    | FlatTaps
     | CacheWrite
     | RFactor
     | Parts
@@ -342,6 +357,7 @@ _KINDS: dict[str, type] = {
     "cache_read": CacheRead,
     "cache_terms": CacheTerms,
     "whole_terms": WholeTerms,
+    "flat_taps": FlatTaps,
     "cache_write": CacheWrite,
     "rfactor": RFactor,
     "parts": Parts,

@@ -21,8 +21,9 @@ from autotune.schedule.steps import (
     Step,
 )
 from autotune.search.space import Parameter, Role
+from autotune.strides import dense
 from autotune.target import Target
-from autotune.te.arith import linear
+from autotune.te.arith import linear, offset
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, loads, variables
 from autotune.te.numbers import elements
@@ -169,9 +170,11 @@ def batch_and_rows(op: Compute) -> tuple[list[str], list[str]]:
 def advances(op: Compute, axis: Axis) -> bool:
     """Whether all loads move by one element, or not at all, along `axis`."""
     for x in op.reads:
-        for i in x.indices[:-1]:
-            if axis.name in variables(i):
-                return False
+        form = offset(x.indices, dense(x.tensor.shape))
+        if not form.is_opaque_in(axis.name) and form.coefficient(axis.name) == 1:
+            continue
+        if any(axis.name in variables(i) for i in x.indices[:-1]):
+            return False
         if x.indices and linear(x.indices[-1]).is_opaque_in(axis.name):
             return False
     return True

@@ -40,6 +40,7 @@ class Tag(StrEnum):
     WINOGRAD4 = "winograd4"
     NARROW3 = "bf16x3"
     WHOLE_TERMS = "whole-terms"
+    FLAT_TAPS = "flat-taps"
     WHOLE = "whole"
     BLOCKED = "blocked"
     SPLIT_K = "parts"

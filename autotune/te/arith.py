@@ -77,7 +77,19 @@ def offset(indices: Sequence[Expr], strides: Sequence[int]) -> Linear:
     total: Expr = idx(0)
     for i, s in zip(indices, strides, strict=True):
         total = Binary("add", total, Binary("mul", i, idx(s)))
-    return linear(total)
+    return _rejoined(linear(total))
+
+
+def _rejoined(form: Linear) -> Linear:
+    """With c·n·(x // n) + c·(x % n), which loops that were made one leave, as c·x."""
+    terms = dict(form.terms)
+    for atom, coef in form.terms:
+        if isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const):
+            whole = Binary("floordiv", atom.a, atom.b)
+            if terms.get(whole) == coef * int(atom.b.value):
+                rest = Linear(tuple(t for t in form.terms if t[0] not in (atom, whole)), form.const)
+                return _rejoined(_sum(rest, linear(atom.a), coef))
+    return form
 
 
 @lru_cache(maxsize=4096)

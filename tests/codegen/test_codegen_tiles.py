@@ -245,6 +245,7 @@ SEARCHED = {
     "convolution": convolution(1, 3, "bfloat16", "bfloat16"),
     "strided": convolution(2, 3, "bfloat16", "bfloat16"),
     "few channels": convolution(2, 7, "uint8", "int8", 4),
+    "rows of windows": convolution(2, 7, "bfloat16", "bfloat16", 4),
     "pixel by pixel": convolution(1, 1, "int8", "int8"),
 }
 

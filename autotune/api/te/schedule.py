@@ -36,6 +36,7 @@ from autotune.schedule.steps import (
     CacheWrite,
     ComputeAt,
     ComputeInline,
+    FlatTaps,
     Fuse,
     Interleave,
     NarrowProducts,
@@ -326,6 +327,11 @@ class StageSchedule:
     def narrow_products(self, n_products: int = 3) -> None:
         """Rewrite a sum of float32 products by 3 or 6 products of bfloat16 parts each."""
         self._take(NarrowProducts(self.name, n_products))
+
+    def flat_taps(self) -> None:
+        """Read the rows of windows of a sum from a stage in which they are one dimension: few
+        channels are then as many terms as a row of the window has."""
+        self._take(FlatTaps(self.name))
 
     def whole_terms(self, extent: int) -> None:
         """Put zeros behind both factors of a sum, each in a stage, up to `extent` terms:

@@ -41,7 +41,8 @@ def _work(dag: ComputeDAG, number: int, target: Target) -> Work:
     operations: Counter[str] = Counter()
     for op in dag.computes:
         n, forms = arithmetic(op, target.isa.forms)
-        form = max((target.isa.forms[0], *forms), key=lambda form: form.terms)
+        known = (target.isa.forms[0], *forms)
+        form = max(known, key=lambda form: form.flops(target.vector_bits))
         operations[form.name] += n
     moved = traffic(dag)
     return Work(number, dict(operations), moved.constant_bytes, moved.all_bytes)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 from autotune.dtypes import DTYPES
+from autotune.errors import ScheduleError
 from autotune.loopir.guarding import MAX_DATA
 from autotune.schedule.narrow_products import product
-from autotune.schedule.steps import NarrowProducts, Parts, WholeTerms, Winograd
+from autotune.schedule.rewriting import flat_taps
+from autotune.schedule.steps import FlatTaps, NarrowProducts, Parts, WholeTerms, Winograd
 from autotune.schedule.winograd import Convolution, convolution
 from autotune.search.partial import Partial, begin
 from autotune.search.rules.rows import terms_fill_lanes
@@ -17,7 +20,7 @@ from autotune.target.isa import MultiplyAdd
 from autotune.te.dag import Compute, ComputeDAG
 from autotune.te.expr import Axis, Load, Reduce, Select, walk
 from autotune.te.prefixes import prefixes
-from autotune.te.products import forms_of, products_of
+from autotune.te.products import as_matrices, forms_of, products_of
 from autotune.te.ragged import ragged_axes
 from autotune.te.roundoff import roundoff
 from autotune.te.whole_numbers import whole_sums
@@ -56,6 +59,7 @@ def algorithms(dag: ComputeDAG, target: Target) -> list[Partial]:
         *_in_order_or_parts(dag, target),
         *_minimal_filtering(dag),
         *_whole_terms(dag, target),
+        *_flat_taps(dag, target),
         *narrow,
     ]
 
@@ -127,6 +131,21 @@ def _whole_terms(dag: ComputeDAG, target: Target) -> list[Partial]:
     found = {op: n for op in dag.computes if (n := whole_extent(dag, op, target))}
     steps = (WholeTerms(op.name, n) for op, n in found.items())
     return [begin(dag).add(*steps, tags=(Tag.WHOLE_TERMS,))] if found else []
+
+
+def _flat_taps(dag: ComputeDAG, target: Target) -> list[Partial]:
+    """Sums over windows of few channels, by matrices of as many terms as a row of a window has."""
+    out = []
+    for op in dag.computes:
+        forms = [f for f in forms_of(products_of(op), op.tensor.dtype, target.isa.forms) if f.unit]
+        if not forms or as_matrices(op, tuple(forms)):
+            continue
+        with contextlib.suppress(ScheduleError):
+            step = FlatTaps(op.name)
+            changed = flat_taps(dag, step)[op.name]
+            if isinstance(changed, Compute) and as_matrices(changed, tuple(forms)):
+                out.append(begin(dag).add(step, tags=(Tag.FLAT_TAPS,)))
+    return out
 
 
 def whole_extent(dag: ComputeDAG, op: Compute, target: Target) -> int:
