@@ -28,6 +28,8 @@ MOST_DIMENSIONS = 32
 """Dimensions of a tensor: NumPy broadcasts no more."""
 MOST_ELEMENTS = 2**31
 """Elements of a tensor: 8 GiB of float32."""
+MOST_READ_ELEMENTS = 2**48
+"""Elements of what data choose of a table, and of what follows from it, until passes have run."""
 MOST_NODES = 200_000
 """Nodes of a file, those of branches, loops and functions included: minutes of work."""
 MOST_OPERANDS = 2**14
@@ -75,13 +77,14 @@ def check_size(n_nodes: int, path: object) -> None:
         )
 
 
-def check_type(node: Node, name: str, shape: Shape) -> None:
-    """Raises ModelError where a result of `node` has too many elements or dimensions."""
+def check_type(node: Node, name: str, shape: Shape, most: int = MOST_ELEMENTS) -> None:
+    """Raises ModelError where a result of `node` has more than `most` elements, or too many
+    dimensions."""
     if len(shape) > MOST_DIMENSIONS:
         reason = f"'{name}' has {len(shape)} dimensions, {MOST_DIMENSIONS} are possible"
         raise refused(node, reason, "MOST_DIMENSIONS")
     n_elements = prod(shape)
-    if n_elements > MOST_ELEMENTS and min(shape) >= 0:
+    if n_elements > most and min(shape) >= 0:
         reason = f"'{name}' has {n_elements:,} elements, {MOST_ELEMENTS:,} are possible"
         raise refused(node, reason, "MOST_ELEMENTS")
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 
 from autotune.errors import AutotuneError, ModelError, UnsupportedOperator
 from autotune.graph.ir import CUT_HINT, Graph, Node
+from autotune.graph.limits import check_type
 
 _REFUSED = "Refused"
 
@@ -130,7 +131,10 @@ def is_refused(node: Node) -> bool:
 def require_supported(
     graph: Graph, check: Callable[[Graph, Node], UnsupportedOperator | None]
 ) -> None:
-    """Raises one UnsupportedOperator for all nodes that a pass refused, and those of `check`."""
+    """Raises one UnsupportedOperator for all nodes that a pass refused, and those of `check`.
+
+    Raises ModelError where one that is left makes a tensor of too many elements.
+    """
     found: dict[tuple[str, str], tuple[Node, UnsupportedOperator]] = {}
     for node in graph.nodes:
         refused = is_refused(node)
@@ -140,6 +144,9 @@ def require_supported(
             found.setdefault((original.name, error.reason), (original, error))
     if found:
         raise together(list(found.values()))
+    for node in graph.nodes:
+        for name in filter(None, node.outputs):
+            check_type(node, name, graph.shape(name))
 
 
 def _failed(node: Node, error: Exception) -> ModelError:

@@ -112,6 +112,18 @@ def declared(n: int) -> ModelProto:
     return model(node("Relu", "x"), {"x": (n, 4)})
 
 
+def chosen(op: str, inputs: str, n: int = 9_000) -> ModelProto:
+    """A matrix of two for each of `n` rows, gathered, and an operator that reads it."""
+    nodes = [
+        node("Gather", "table e", "m"),
+        node("Transpose", "m", "w", perm=[0, 2, 1]),
+        node(op, inputs, "t"),
+        node("ReduceSum", "t", "y", keepdims=0),
+    ]
+    table = np.ones((2, 512, 512), "f4")
+    return model(nodes, {"rows": (n, 1, 512), "e": (n,)}, {"table": table}, types={"e": "int64"})
+
+
 def recurrent(steps: int) -> ModelProto:
     weights: dict[str, object] = {"w": np.ones((1, 4, 1), "f4"), "r": np.ones((1, 4, 1), "f4")}
     lstm = node("LSTM", "x w r", hidden_size=1)
@@ -206,6 +218,9 @@ BOMBS: dict[str, tuple[Callable[[], ModelProto], str]] = {
     "loop_nested": (lambda: loops(3, 1000), "'Loop'.*MOST_UNFOLDED"),
     "functions": (lambda: functions(25), "'my.F.*MOST_UNFOLDED"),
     "declared": (lambda: declared(HUGE), "'Relu'.*MOST_ELEMENTS"),
+    "chosen": (lambda: chosen("MatMul", "rows w"), "ok"),
+    "chosen_left": (lambda: chosen("Mul", "m m"), "'Gather'.*MOST_ELEMENTS"),
+    "chosen_far": (lambda: chosen("MatMul", "rows w", 2**34), "'Gather'.*MOST_ELEMENTS"),
     "recurrent": (lambda: recurrent(N), "'LSTM'.*MOST_STEPS"),
     "sequence": (lambda: pieces(N), "'SplitToSequence'.*MOST_UNFOLDED"),
     "einsum": (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from autotune.errors import ModelError
 from autotune.graph.ir import OPSET, Array, Editor, Node, TensorType, malformed
-from autotune.graph.limits import check_type
+from autotune.graph.limits import MOST_ELEMENTS, MOST_READ_ELEMENTS, check_type
 from autotune.graph.operators.definition import Trait, Types
 from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.onnx_nodes import proto_of, type_of, value_info
@@ -50,7 +51,19 @@ class Inference:
             _check_axis(self.editor, node)
         typing, infer = operator_of(node.op).typing, partial(self._inferred, node)
         kinds = typing(Rewriter(node, self.editor), infer) if typing is not None else infer()
-        return _of_outputs(node, kinds)
+        return _of_outputs(node, kinds, self._most(node))
+
+    def _most(self, node: Node) -> int:
+        """Elements that a result may have while it is read.
+
+        Passes make products with what data choose of a table, and with what is made of that, read
+        the table: what is left is checked behind them (`refusals.require_supported`).
+        """
+        graph, types = self.editor.graph, self.editor.types
+        own = [n for n in node.inputs if n in types and n not in graph.inputs]
+        follows = any(prod(types[n].shape) > MOST_ELEMENTS for n in own)
+        is_chosen = operator_of(node.op).indexed is not None
+        return MOST_READ_ELEMENTS if is_chosen or follows else MOST_ELEMENTS
 
     def _data(self, name: str) -> Array | None:
         value = self.editor.constants.get(name)
@@ -136,12 +149,12 @@ def is_static(name: str, editor: Editor) -> bool:
     return name in editor.types and min(editor.types[name].shape, default=0) >= 0
 
 
-def _of_outputs(node: Node, kinds: Types) -> dict[str, TensorType]:
-    """The types of outputs by name. Raises ModelError where one is too large."""
+def _of_outputs(node: Node, kinds: Types, most: int) -> dict[str, TensorType]:
+    """The types of outputs by name. Raises ModelError where one has more than `most` elements."""
     pairs = zip(node.outputs, kinds, strict=bool(kinds))
     found = {name: kind for name, kind in pairs if name and kind is not None}
     for name, kind in found.items():
-        check_type(node, name, kind.shape)
+        check_type(node, name, kind.shape, most)
     return found
 
 
