@@ -37,13 +37,11 @@ from autotune.te.expr import (
 
 _MOST_IN_BLOCK = 16
 """Rows of a block: with more, more of them are padding."""
-_STEP = 4
-"""Rows that are computed together: short prompts have few of a choice."""
 _ROWS_PER_CHOICE = 2
 """With fewer on average at the most, a matrix is hardly read more than once."""
 
 _COUNTS = Tensor("count", (1,), INDEX), Tensor("fill", (1,), INDEX)
-"""How many blocks there are, and how many steps of rows the fullest has."""
+"""How many blocks there are, and how many rows the fullest has."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def grouped_rows(
 @dataclass(frozen=True)
 class _Order:
     """How rows lie in blocks: values of their places, of the row at each place, of the choice of
-    each block, of the number of blocks, and of the steps of rows that the fullest has."""
+    each block, of the number of blocks, and of the rows that the fullest has."""
 
     size: int
     most: int
@@ -103,18 +101,12 @@ class _Order:
 
     def ending(self, count: Tensor, fill: Tensor) -> tuple[Axis, Axis]:
         """The same where other tensors say it."""
-        places = Axis("place", self.size, fill[0] * self.step)
-        return Axis("block", self.most, count[0]), places
+        return Axis("block", self.most, count[0]), Axis("place", self.size, fill[0])
 
     @property
     def counts(self) -> dict[str, str]:
         """The values of `_COUNTS`."""
         return {"count": self.count, "fill": self.fill}
-
-    @property
-    def step(self) -> int:
-        """Rows of blocks are computed so many at a time."""
-        return min(self.size, _STEP)
 
 
 @dataclass
@@ -251,8 +243,8 @@ def _counts(rows: ChosenRows) -> Compute:
 
 
 def _sizes(n_choices: int, order: _Order, counts: str, firsts: str) -> Iterator[Subgraph]:
-    """The first block of each choice, how many blocks there are, steps of rows that the fullest
-    has, and the choice of each block: the last whose first one is not behind it."""
+    """The first block of each choice, how many blocks there are, the rows that the fullest has, and
+    the choice of each block: the last whose first one is not behind it."""
     i, j, single = Axis("i", n_choices), Axis("j", n_choices), Axis("one", 1)
     rows, known = Tensor("rows", (n_choices,), INDEX), {"rows": counts}
     size = _over(rows[j], order.size)
@@ -261,8 +253,8 @@ def _sizes(n_choices: int, order: _Order, counts: str, firsts: str) -> Iterator[
     total = compute("count", (single,), Reduce("sum", size, (j,)))
     yield _call([total], [rows], known, order.count)
     most = compute("most", (single,), Reduce("max", rows[j], (j,)))
-    steps = _over(minimum(most.tensor[single], idx(order.size)), order.step)
-    yield _call([most, compute("fill", (single,), steps)], [rows], known, order.fill)
+    fill = compute("fill", (single,), minimum(most.tensor[single], idx(order.size)))
+    yield _call([most, fill], [rows], known, order.fill)
     first = Tensor("firsts", (n_choices,), INDEX)
     q, _ = order.axes
     is_before = both(compare("gt", i.var, idx(0)), compare("le", first[i], q.var))
