@@ -17,7 +17,7 @@ from autotune.graph.lengths.lift import lifted_network
 from autotune.graph.network import build_network
 from tests.graph.onnx_models import Array, execute, onnxruntime_outputs
 
-WIDTH, INNER = 8, 12
+WIDTH, INNER, BLOCK = 32, 48, 16
 
 
 class Loop:
@@ -61,7 +61,7 @@ class Loop:
         given = [helper.make_tensor_value_info(n, 1, s) for n, s in ports.items()]
         result = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
         graph = helper.make_graph(self.nodes, "g", given, result, known)
-        imports = [helper.make_opsetid("", 18)]
+        imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=imports, ir_version=9)
 
     def turn(self, total: str, share: str, choice: str, hot: str, n: int) -> str:
@@ -94,10 +94,25 @@ class Loop:
             bias, weight = self.weight(INNER), self.weight(INNER, WIDTH)
             y = self("Relu", self("Gemm", x, weight, bias, transB=1))
         else:
-            gate = self("Add", self("MatMul", x, self.weight(WIDTH, INNER)), self.weight(INNER))
-            up = self("MatMul", x, self.weight(WIDTH, INNER))
+            gate = self("Add", self.times(x, WIDTH, INNER), self.weight(INNER))
+            up = self.times(x, WIDTH, INNER)
             y = self("Mul", self("Mul", gate, self("Sigmoid", gate)), up)
-        return str(self("MatMul", y, self.weight(INNER, WIDTH)))
+        return self.times(y, INNER, WIDTH)
+
+    def times(self, x: str, k: int, n: int) -> str:
+        """The product with a matrix, of few bits where `bits` says so."""
+        bits = self.how.get("bits", 0)
+        if not bits:
+            return str(self("MatMul", x, self.weight(k, n)))
+        packed = (n, k // BLOCK, BLOCK * bits // 8)
+        scales = (self.rng.random((n, k // BLOCK)) / 2**bits).astype(np.float32)
+        more = ["", "", self.weight(n)] if self.how.get("bias") else []
+        if self.how.get("zeros"):
+            n_bytes = -(-k // BLOCK * bits // 8)
+            more = [self.array(self.rng.integers(0, 256, (n, n_bytes), np.uint8)), *more[1:]]
+        given = [self.array(self.rng.integers(0, 256, packed, np.uint8)), self.array(scales)]
+        attrs = {"K": k, "N": n, "bits": bits, "block_size": BLOCK}
+        return str(self("MatMulNBits", x, *given, *more, domain="com.microsoft", **attrs))
 
 
 def feeds_of(rng: np.random.Generator, rows: int, n_experts: int) -> dict[str, Array]:
@@ -113,6 +128,8 @@ def feeds_of(rng: np.random.Generator, rows: int, n_experts: int) -> dict[str, A
         (12, 3, {"sum": "add", "mask": "equal"}),
         (5, 1, {"sum": "nd", "gemm": True}),
         (3, 3, {"sum": "add", "gemm": True}),
+        (4, 2, {"bits": 4, "zeros": True}),
+        (3, 1, {"bits": 8, "bias": True, "sum": "nd"}),
     ],
 )
 def test_a_loop_over_experts_has_the_numbers_of_onnxruntime(
@@ -130,7 +147,7 @@ def test_a_loop_over_experts_has_the_numbers_of_onnxruntime(
     wanted = onnxruntime_outputs(made, feeds)["y"]
     np.testing.assert_allclose(execute(network, feeds)["y"], wanted, atol=1e-5)
     n_kernels = len(network.calls)
-    assert n_kernels < 30, "one body for all experts"
+    assert n_kernels < 36, "one body for all experts"
 
 
 @pytest.mark.parametrize("how", [{"mixes": True}, {"without": (1,)}])

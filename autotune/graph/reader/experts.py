@@ -10,14 +10,14 @@ Meanings: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperato
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
-from autotune.graph.ir import Array, malformed
+from autotune.graph.ir import Array, Node, malformed
 from autotune.graph.operators.block_quantised import unpacked, zero_points
 from autotune.graph.operators.experts import EXPERT_BLOCKS, EXPERT_MATMUL
 from autotune.graph.rewriter import Rewrite, Rewriter
@@ -163,6 +163,30 @@ def _of_blocks(rw: Rewriter, layer: int, x: str, expert: str, order: Array) -> s
     return _biased(
         rw, rw(EXPERT_BLOCKS, x, expert, *constants, bits=bits), slots.bias, expert, order
     )
+
+
+N_BITS = "com.microsoft.MatMulNBits"
+
+
+def takes_n_bits(node: Node, own: Collection[int]) -> bool:
+    """Whether a MatMulNBits may have the operands `own` for each expert: see `chosen_n_bits`."""
+    has_groups = len(node.inputs) > 4 and bool(node.inputs[4])
+    is_whole = node.attrs.get("K", 0) % node.attrs.get("block_size", 32) == 0
+    return {1, 2} <= {*own} <= {1, 2, 3, 5} and is_whole and not has_groups
+
+
+def chosen_n_bits(rw: Rewriter, node: Node, given: Mapping[int, Array], x: str, expert: str) -> str:
+    """MatMulNBits of rows x (s, 1, k) by the weights of their experts (s), without its bias.
+
+    `given`: its constants for each expert, by their place among its operands.
+    """
+    n, bits = node.attrs["N"], node.attrs.get("bits", 4)
+    n_experts = len(given[1])
+    q = unpacked(given[1].reshape(n_experts, n, -1), bits)
+    scale = given[2].reshape(n_experts, n, -1)
+    zero = zero_points(given.get(3), scale.shape, bits)
+    constants = (rw.array(a) for a in (q, scale.astype(np.float32), zero.astype(np.float32)))
+    return rw(EXPERT_BLOCKS, x, expert, *constants, bits=bits)
 
 
 def _biased(rw: Rewriter, y: str, slot: int, expert: str, order: Array) -> str:

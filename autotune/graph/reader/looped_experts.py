@@ -21,6 +21,7 @@ import numpy as np
 from autotune.graph.ir import Array, Editor, Graph, Node, Shape, TensorType, frozen_attrs
 from autotune.graph.operators.definition import Fusion
 from autotune.graph.operators.table import operator_of
+from autotune.graph.reader.experts import N_BITS, chosen_n_bits, takes_n_bits
 from autotune.graph.reader.rows import Evaluate, computes_rows
 from autotune.graph.rewriter import Rewriter
 
@@ -329,6 +330,9 @@ def _is_taken(part: Editor, body: _Body, node: Node) -> bool:
     kind, own = part.types.get(node.output), _own_of(body, node)
     if kind is None or len(kind.shape) != 2 or 0 in own:
         return False
+    if node.op == N_BITS:
+        known = body.own.keys() | body.rw.constants.keys()
+        return takes_n_bits(node, own) and known >= {*filter(None, node.inputs[1:])}
     ranks = {n: body.own[node.inputs[n]].ndim - 1 for n in own}
     if node.op == "MatMul":
         return ranks == {1: 2}
@@ -356,22 +360,39 @@ def _emit(rw: Rewriter, body: _Body, choice: str, end: _Turn) -> None:
         own = {n: body.own[node.inputs[n]] for n in _own_of(body, node)}
         rw.nodes += [] if own else [node]
         if own:
-            _with_own(rw, node, own, expert)
+            _with_own(rw, node, own, expert, len(body.order.experts))
     parts = rw.reshaped(end.update, *mask, width)
     total = rw("ReduceSum", parts, rw.integers(1 - axis), keepdims=0)
     rw.result("Add", end.before, total)
 
 
-def _with_own(rw: Rewriter, node: Node, own: Mapping[int, Array], expert: str) -> None:
+_BIASES = {"MatMul": 2, "Gemm": 2, N_BITS: 5}
+"""Products, and where among their operands what is added to them is."""
+
+
+def _with_own(
+    rw: Rewriter, node: Node, own: Mapping[int, Array], expert: str, n_experts: int
+) -> None:
     """A node of the body, each row with the constants of its expert."""
-    if node.op in ("MatMul", "Gemm"):
-        weight = own[1].swapaxes(1, 2) if node.attrs.get("transB", 0) else own[1]
+    bias = _BIASES.get(node.op)
+    if bias is not None:
         x = rw("Unsqueeze", node.inputs[0], rw.integers(1))
-        y = rw("MatMul", x, rw("Gather", rw.array(weight), expert, axis=0))
+        if node.op == N_BITS:
+            same = {
+                n: np.broadcast_to(rw.constants[name], (n_experts, *rw.constants[name].shape))
+                for n, name in enumerate(node.inputs)
+                if n and name and n not in own
+            }
+            y = chosen_n_bits(rw, node, {**same, **own}, x, expert)
+        else:
+            weight = own[1].swapaxes(1, 2) if node.attrs.get("transB", 0) else own[1]
+            y = rw("MatMul", x, rw("Gather", rw.array(weight), expert, axis=0))
         y = rw("Squeeze", y, rw.integers(1))
-        if len(node.inputs) > 2:
-            bias = rw("Gather", rw.array(own[2]), expert, axis=0) if 2 in own else node.inputs[2]
-            y = rw("Add", y, bias)
+        if len(node.inputs) > bias and node.inputs[bias]:
+            added = node.inputs[bias]
+            if bias in own:
+                added = rw("Gather", rw.array(own[bias]), expert, axis=0)
+            y = rw("Add", y, added)
         rw.nodes.append(replace(node, op="Identity", inputs=(y,), attrs={}))
         return
     inputs = list(node.inputs)
