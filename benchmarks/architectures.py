@@ -11,6 +11,7 @@ Runtime, which feeds outputs back.
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import traceback
@@ -381,6 +382,17 @@ def _filled(model: Any, names: Sequence[str], tensors: Sequence[Any]) -> Any:
     return cache
 
 
+def _step(model: Any, ids: Any, mask: Any, cache: Any) -> tuple[Any, Any]:
+    """Scores of places, and the cache behind them, which models call by several names."""
+    name = next(n for n in _CACHES if n in inspect.signature(model.forward).parameters)
+    out = model(input_ids=ids, attention_mask=mask, use_cache=True, **{name: cache})
+    kept = next(out[n] for n in _CACHES if n in out)
+    return out.logits if "logits" in out else out.last_hidden_state, kept
+
+
+_CACHES = ("cache_params", "cache", "past_key_values")
+
+
 def _module(model: Any, names: Sequence[str]) -> Any:
     torch: Any = import_module("torch")
 
@@ -391,14 +403,8 @@ def _module(model: Any, names: Sequence[str]) -> Any:
 
         def forward(self, input_ids: Any, attention_mask: Any, *past: Any) -> Any:
             cache = _filled(self.model, names, past)
-            out = self.model(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                past_key_values=cache,
-                use_cache=True,
-            )
-            scores = out.logits if "logits" in out else out.last_hidden_state
-            return (scores, *_states(out.past_key_values).values())
+            scores, cache = _step(self.model, input_ids, attention_mask, cache)
+            return (scores, *_states(cache).values())
 
     return Step().eval()
 
@@ -412,8 +418,7 @@ def _tokens_of_torch(model: Any, n_tokens: int) -> list[int]:
         for _ in range(n_tokens):
             total += ids.shape[1]
             mask = torch.ones(1, total, dtype=torch.int64)
-            out = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
-            scores = out.logits if "logits" in out else out.last_hidden_state
+            scores, cache = _step(model, ids, mask, cache)
             found.append(int(scores[0, -1].argmax()))
             ids = torch.tensor([[found[-1] % VOCABULARY]])
     return found
@@ -461,12 +466,7 @@ def export(name: str, route: str, path: Path, n_layers: int, n_tokens: int) -> d
     model, cache = _with_experts(model, route), _fresh(model)
     with torch.no_grad():
         ids = torch.tensor([PROMPT[:N_PAST]])
-        model(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            past_key_values=cache,
-            use_cache=True,
-        )
+        _step(model, ids, torch.ones_like(ids), cache)
     states = {k: v.clone() for k, v in _states(cache).items()}
     ids = torch.tensor([PROMPT[:N_NEW]])
     mask = torch.ones(1, N_PAST + N_NEW, dtype=torch.int64)
