@@ -118,11 +118,13 @@ def test_reductions_over_all_places_leave_out_unused_ones(op: str) -> None:
 # --- inputs -------------------------------------------------------------------------------------
 
 
+LOW = np.finfo(np.float32).min
+
+
 @pytest.mark.parametrize(
     ("kind", "shape"),
     [
-        (1, [1, 1, "new", "total"]),  # numbers that are added to scores
-        (9, [1, 1, "new", "total"]),  # flags, of either meaning
+        (9, [1, 1, "new", "total"]),  # flags that are added to scores
         (7, [1, "new", "total"]),
         (1, [1, "total"]),
     ],
@@ -141,6 +143,40 @@ def test_a_mask_of_no_known_meaning_is_never_made_up(kind: int, shape: list[Any]
     for check in (True, False):
         with pytest.raises(NotCompilable, match=r"the numbers of 'attention_mask'.*a mask"):
             autotune.compile(small.model(), capacity=CAPACITY, check=check)
+
+
+def _as_numbers(small: Small, mask: str) -> str:
+    """What is added to scores, of flags that tell what is hidden."""
+    numbers = small.number(LOW, np.float32), small.number(0, np.float32)
+    return small("Where", mask, *numbers)
+
+
+@pytest.mark.parametrize("form", ["added", "flags", "hidden", "half"])
+def test_a_mask_that_the_caller_prepares_is_the_causal_one(form: str) -> None:
+    """Where what reads it tells what its numbers mean."""
+    small = Small(causal=False)
+    kind = {"added": 1, "half": 10}.get(form, 9)
+    small.inputs.append(value("attention_mask", kind, [1, 1, "new", "total"]))
+
+    def masked(scores: str) -> str:
+        mask = small("Squeeze", "attention_mask", small.number([0]))
+        if form == "flags":
+            mask = small("Not", mask)
+        if kind == 9:
+            return small("Add", scores, _as_numbers(small, mask))
+        return small("Add", scores, small("Cast", mask, to=1))
+
+    small.scored.append(masked)
+
+    def computed(length: int, n: int) -> dict[str, np.ndarray]:
+        seen = np.arange(length + n) <= np.arange(length, length + n)[:, None]
+        if kind == 9:
+            return {"attention_mask": (seen if form == "flags" else ~seen)[None, None]}
+        lowest = np.float16(-65504) if form == "half" else LOW
+        numbers = np.where(seen, 0, lowest)[None, None]
+        return {"attention_mask": numbers.astype(np.float16 if form == "half" else np.float32)}
+
+    follows(small.model(), steps=(5, 3, 1, 1, 4, 1), computed=computed)
 
 
 @pytest.mark.sampled(1)

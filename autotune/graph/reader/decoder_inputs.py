@@ -8,7 +8,7 @@ They are known by their names (`exporters`) and by the extents that they share w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from autotune.graph.ir import Array
 from autotune.graph.reader.exporters import words_of
+from autotune.graph.reader.prepared_masks import Meaning, meaning_of
 from autotune.graph.reader.states import (
     Dimension,
     StatePair,
@@ -41,8 +42,8 @@ class DecoderInputs:
     `masks`, `positions`, `lasts`, `totals`, `shapes`, `firsts`, `counts`: see `growing.Growth`;
     the last two where there are static caches alone. `chunk_axes`: (input,
     dimension) of the new places, `total_axes`: of all with them. `chunk`: the number of new places
-    where the file has one; 0 where it is open. `prepared`: masks of all places whose numbers have
-    no meaning that is known, as those that are added to scores.
+    where the file has one; 0 where it is open. `prepared`: masks of all places with numbers of
+    their own, as those that are added to scores; None where their meaning is not known.
     """
 
     masks: tuple[str, ...]
@@ -53,7 +54,7 @@ class DecoderInputs:
     total_axes: tuple[tuple[str, int], ...]
     shapes: Mapping[str, tuple[int, ...]]
     chunk: int
-    prepared: tuple[str, ...] = ()
+    prepared: Mapping[str, Meaning | None] = field(default_factory=dict)
     firsts: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
 
@@ -64,6 +65,10 @@ class FollowLength(Protocol):
     @property
     def masks(self) -> tuple[str, ...]:
         """Those that tell which places count."""
+
+    @property
+    def prepared(self) -> Mapping[str, Meaning]:
+        """Those that have a row of all places for each new one."""
 
     @property
     def positions(self) -> tuple[str, ...]:
@@ -95,6 +100,7 @@ def inputs_at(names: FollowLength, length: int, n_new: int) -> dict[str, Array]:
     total = length + n_new
     return (
         dict.fromkeys(names.masks, np.ones((1, total)))
+        | {name: meaning.at(length, n_new) for name, meaning in names.prepared.items()}
         | {name: _places(length, total, names.shapes.get(name, ())) for name in names.positions}
         | dict.fromkeys(names.lasts, np.array([total - 1]))
         | dict.fromkeys(names.firsts, np.array([length]))
@@ -127,8 +133,10 @@ def decoder_inputs(
     numbering = [v for v in (*tokens, *positions) if dims_of(v)]
     chunk = {name_of(dims_of(v)[_chunk_axis(v)]) for v in numbering} - {""}
     masks = [v for v in own if is_mask(v.name) and _is_of_all(v, chunk)]
+    prepared = _names(v for v in masks if len(dims_of(v)) > 2 or not _is_flag(v))
+    known = len(prepared) == 1  # of several, some may see a window alone
     return DecoderInputs(
-        masks=_names(masks),
+        masks=tuple(name for name in _names(masks) if name not in prepared),
         positions=_names(positions),
         lasts=_with_part(own, _LASTS),
         totals=_with_part(own, _TOTALS),
@@ -138,7 +146,7 @@ def decoder_inputs(
         chunk=max((dims_of(v)[_chunk_axis(v)].dim_value for v in tokens), default=0),
         firsts=tuple(v.name for v in own if v.name in firsts),
         counts=tuple(v.name for v in own if v.name in counts - firsts),
-        prepared=_names(v for v in masks if len(dims_of(v)) > 2 or not _is_flag(v)),
+        prepared={name: meaning_of(model, name) if known else None for name in prepared},
     )
 
 

@@ -26,6 +26,7 @@ from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.constant_forms import ConstantForms, LengthForm
 from autotune.graph.reader.growing_caches import GrowingCaches
 from autotune.graph.reader.growth import FILLED, TOTAL
+from autotune.graph.reader.prepared_masks import Meaning
 from autotune.graph.reader.static_caches import SCATTERS, TENSOR_SCATTER
 from autotune.graph.rewriter import Rewriter
 
@@ -60,6 +61,8 @@ class Growing(GrowingCaches):
         for name in growth.masks:
             within = rw("Less", rw.array(np.arange(self.editor.types[name].shape[-1])), TOTAL)
             self._made(rw, name, within)
+        for name, meaning in growth.prepared.items():
+            self._prepared(rw, name, meaning)
         for name in growth.positions:
             n = (
                 growth.shapes[name][-1]
@@ -82,6 +85,19 @@ class Growing(GrowingCaches):
         shaped = rw("Expand", rw.reshaped(cast, -1), rw.integers(math.prod(kind.shape[-1:])))
         wide = rw("Expand", shaped, rw.integers(*kind.shape)) if kind.shape else shaped
         rw.nodes.append(Node(name, "Reshape", (wide, rw.integers(*kind.shape)), (name,)))
+        self._done.add(name)
+
+    def _prepared(self, rw: Rewriter, name: str, meaning: Meaning) -> None:
+        """The mask in which a new place sees itself and all places in front of it."""
+        kind = self.editor.types.pop(name)
+        n_new, n_places = kind.shape[-2:]
+        own = rw("Add", FILLED, rw.array(np.arange(n_new)[:, None]))
+        seen = rw("LessOrEqual", rw.array(np.arange(n_places)), own)
+        numbers = (
+            rw.array(np.array([n]).astype(kind.dtype)) for n in (meaning.seen, meaning.unseen)
+        )
+        value = rw("Where", seen, *numbers)
+        rw.nodes.append(Node(name, "Expand", (value, rw.integers(*kind.shape)), (name,)))
         self._done.add(name)
 
     # --- facts ---

@@ -189,6 +189,7 @@ def growth_of(
         capacity=capacity,
         chunk=1,
         masks=inputs.masks,
+        prepared={name: m for name, m in inputs.prepared.items() if m is not None},
         positions=inputs.positions,
         lasts=inputs.lasts,
         totals=inputs.totals,
@@ -208,9 +209,10 @@ def _require_known(
     model: ModelProto, growing: Mapping[str, tuple[str, int]], inputs: DecoderInputs
 ) -> None:
     """Raise NotCompilable for a mask that no length tells the numbers of."""
-    if not growing or not inputs.prepared:
+    unknown = [name for name, meaning in inputs.prepared.items() if meaning is None]
+    if not growing or not unknown:
         return
-    name = inputs.prepared[0]
+    name = unknown[0]
     value = next(value for value in model.graph.input if value.name == name)
     raise NotCompilable(
         f"the numbers of '{name}' {shown(value)}, a mask of all places, do not follow from the "

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Graph, TensorType
 from autotune.graph.operators.state import step_axis
+from autotune.graph.reader.prepared_masks import Meaning
 from autotune.graph.state import StateInfo, buffer_of
 
 GROUPED = "com.microsoft.GroupQueryAttention"
@@ -27,8 +28,9 @@ class Growth:
     """Growth of a model. `states`: inputs and outputs that grow, with their dimension.
 
     `capacity`: places of the buffers. `chunk`: new ones of a call. `masks`: inputs that tell which
-    places count, `positions`: those that number the new ones, `lasts`: the last filled place of
-    each sample, `totals`: the length with the new ones. All of these are computed. `replaced`:
+    places count, `prepared`: those with a row for each new one, `positions`: those that number the
+    new ones, `lasts`: the last filled place of each sample, `totals`: the length with the new ones.
+    All of these are computed. `replaced`:
     inputs that an output of the same shape takes the place of. `held`: inputs that stay for a
     sequence; `passed`: outputs that are such an input, by input. `flag`: the input that says
     whether there is a past; without one the file computes `passed` of other inputs. `cache`: the
@@ -42,6 +44,7 @@ class Growth:
     capacity: int
     chunk: int
     masks: tuple[str, ...] = ()
+    prepared: Mapping[str, Meaning] = field(default_factory=dict)
     positions: tuple[str, ...] = ()
     lasts: tuple[str, ...] = ()
     totals: tuple[str, ...] = ()
@@ -64,7 +67,7 @@ class Growth:
     @property
     def computed(self) -> frozenset[str]:
         """Inputs that are none any more."""
-        by_place = *self.masks, *self.positions, *self.lasts, *self.firsts
+        by_place = *self.masks, *self.prepared, *self.positions, *self.lasts, *self.firsts
         return frozenset((*by_place, *self.totals, *self.counts))
 
     def at(self, chunk: int, capacity: int) -> Growth:
