@@ -112,16 +112,19 @@ def declared(n: int) -> ModelProto:
     return model(node("Relu", "x"), {"x": (n, 4)})
 
 
-def chosen(op: str, inputs: str, n: int = 9_000) -> ModelProto:
+def chosen(op: str, inputs: str, n: int = 9_000, gather: str = "Gather") -> ModelProto:
     """A matrix of two for each of `n` rows, gathered, and an operator that reads it."""
+    index = "e" if gather == "Gather" else "e1"
     nodes = [
-        node("Gather", "table e", "m"),
+        node("Unsqueeze", "e one", "e1"),
+        node(gather, f"table {index}", "m"),
         node("Transpose", "m", "w", perm=[0, 2, 1]),
         node(op, inputs, "t"),
         node("ReduceSum", "t", "y", keepdims=0),
     ]
     table = np.ones((2, 512, 512), "f4")
-    return model(nodes, {"rows": (n, 1, 512), "e": (n,)}, {"table": table}, types={"e": "int64"})
+    known = {"table": table, "one": ints(1)}
+    return model(nodes, {"rows": (n, 1, 512), "e": (n,)}, known, types={"e": "int64"})
 
 
 def recurrent(steps: int) -> ModelProto:
@@ -219,6 +222,7 @@ BOMBS: dict[str, tuple[Callable[[], ModelProto], str]] = {
     "functions": (lambda: functions(25), "'my.F.*MOST_UNFOLDED"),
     "declared": (lambda: declared(HUGE), "'Relu'.*MOST_ELEMENTS"),
     "chosen": (lambda: chosen("MatMul", "rows w"), "ok"),
+    "chosen_nd": (lambda: chosen("MatMul", "rows w", gather="GatherND"), "ok"),
     "chosen_left": (lambda: chosen("Mul", "m m"), "'Gather'.*MOST_ELEMENTS"),
     "chosen_far": (lambda: chosen("MatMul", "rows w", 2**34), "'Gather'.*MOST_ELEMENTS"),
     "recurrent": (lambda: recurrent(N), "'LSTM'.*MOST_STEPS"),

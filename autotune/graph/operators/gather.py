@@ -130,6 +130,13 @@ def _one_hot(rw: Rewriter) -> None:
     rw.result("Where", hot, on, off)
 
 
+def _of_rows(rw: Rewriter) -> None:
+    """GatherND(x, index[…, 1]) -> Gather(x, index[…])"""
+    *places, n_told = rw.shape(1)
+    if n_told == 1 and not rw.attr("batch_dims", 0):
+        rw.result("Gather", rw.input(0), rw("Reshape", rw.input(1), shape=places), axis=0)
+
+
 # --- checks -----------------------------------------------------------------------------------
 
 
@@ -194,6 +201,6 @@ OPERATORS: Mapping[str, Operator] = {
     "GatherElements": _gathering(
         define=_gather_elements, indexed=extents_along, evaluate=_evaluate_elements
     ),
-    "GatherND": _gathering(define=_gather_nd, indexed=extents_nd),
+    "GatherND": _gathering(define=_gather_nd, indexed=extents_nd, canonical=_of_rows),
     "OneHot": Operator(canonical=_one_hot, traits=Trait.AXIS_MAY_BE_RANK),
 }
