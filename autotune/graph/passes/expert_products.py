@@ -55,7 +55,7 @@ def _replace(rw: Rewriter, side: int, gather: Node, is_turned: bool) -> None:
     other, result = rw.kind(1 - side), rw.type
     batch = rw.kind(side).shape[:-2]
     n = math.prod(batch)
-    if len(other.shape) < 3 or other.shape[:-2] != batch or result.shape[:-2] != batch:
+    if len(other.shape) != len(batch) + 2 or len(batch) < 1 or result.shape[:-2] != batch:
         return
     if side == 0 and other.shape[-1] != 1:
         return
@@ -65,7 +65,10 @@ def _replace(rw: Rewriter, side: int, gather: Node, is_turned: bool) -> None:
     else:
         weight = gather.inputs[0]
     rows, width = other.shape[-2:] if side == 1 else other.shape[:-3:-1]
-    x = rw("Reshape", rw.input(1 - side), shape=(n, rows, width))
+    x = rw.input(1 - side)
+    if other.shape[:-2] != batch:  # rows that several matrices have in common
+        x = rw("Expand", x, shape=(*batch, *other.shape[-2:]))
+    x = rw("Reshape", x, shape=(n, rows, width))
     expert = rw("Reshape", gather.inputs[1], shape=(n,))
     n_columns = rw.types[weight].shape[-1]
     y = rw(EXPERT_MATMUL, x, weight, expert, shape=(n, rows, n_columns), dtype=result.dtype)
