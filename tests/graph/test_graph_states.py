@@ -242,7 +242,7 @@ def test_inputs_that_have_other_extents_are_left_to_the_caller() -> None:
     }
     made = model_of(("past_key_values.0.key", "present.0.key", CACHE), more=more)
     found = decoder_inputs(made, find_states(made, {}))
-    assert (found.masks, found.positions) == (("mask",), ("cache_position",))
+    assert (found.prepared, found.positions) == ({"mask": None}, ("cache_position",))
     assert (found.lasts, found.totals) == (("seqlens_k",), ("total_sequence_length",))
     counted = (("input_ids", 1), ("mask", 2), ("padding_mask", 1), ("cache_position", 0))
     assert (found.chunk_axes, found.total_axes) == (counted, (("mask", 3),))
@@ -269,4 +269,5 @@ def test_a_mask_of_the_places_of_an_encoder_stays_for_a_sequence(
     assert held_inputs(made) == ("encoder_hidden_states", *([name] if is_held else []))
     inputs = decoder_inputs(made, find_states(made), held_inputs(made))
     is_open = not isinstance(extent, int)
-    assert inputs.masks == ((name,) if is_open and extent != "n" and not is_held else ())
+    found = (*inputs.masks, *inputs.prepared)
+    assert found == ((name,) if is_open and extent != "n" and not is_held else ())
