@@ -114,10 +114,10 @@ def declared(n: int) -> ModelProto:
 
 def chosen(op: str, inputs: str, n: int = 9_000, gather: str = "Gather") -> ModelProto:
     """A matrix of two for each of `n` rows, gathered, and an operator that reads it."""
-    index = "e" if gather == "Gather" else "e1"
+    is_plain = gather == "Gather"
     nodes = [
-        node("Unsqueeze", "e one", "e1"),
-        node(gather, f"table {index}", "m"),
+        *(() if is_plain else (node("Unsqueeze", "e one", "e1"),)),
+        node(gather, "table e" if is_plain else "table e1", "m"),
         node("Transpose", "m", "w", perm=[0, 2, 1]),
         node(op, inputs, "t"),
         node("ReduceSum", "t", "y", keepdims=0),
