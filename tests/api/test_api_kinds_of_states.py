@@ -4,6 +4,8 @@ that says why."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,32 +153,50 @@ def _as_numbers(small: Small, mask: str) -> str:
     return small("Where", mask, *numbers)
 
 
-@pytest.mark.parametrize("form", ["added", "flags", "hidden", "half"])
-def test_a_mask_that_the_caller_prepares_is_the_causal_one(form: str) -> None:
-    """Where what reads it tells what its numbers mean."""
-    small = Small(causal=False)
-    kind = {"added": 1, "half": 10}.get(form, 9)
-    small.inputs.append(value("attention_mask", kind, [1, 1, "new", "total"]))
+@dataclass(frozen=True)
+class Prepared:
+    """A mask of all places for each new one: of flags, or of what is added to scores."""
 
-    def masked(scores: str) -> str:
+    form: str
+
+    @property
+    def kind(self) -> int:
+        return {"added": 1, "half": 10}.get(self.form, 9)
+
+    def small(self, layers: int) -> Small:
+        small = Small(layers=layers, causal=False)
+        small.inputs.append(value("attention_mask", self.kind, [1, 1, "new", "total"]))
+        small.scored.append(partial(self.masked, small))
+        return small
+
+    def masked(self, small: Small, scores: str) -> str:
         mask = small("Squeeze", "attention_mask", small.number([0]))
-        if form == "flags":
+        if self.form == "flags":
             mask = small("Not", mask)
-        if kind == 9:
+        if self.kind == 9:
             return small("Add", scores, _as_numbers(small, mask))
         return small("Add", scores, small("Cast", mask, to=1))
 
-    small.scored.append(masked)
-
-    def computed(length: int, n: int) -> dict[str, np.ndarray]:
+    def __call__(self, length: int, n: int) -> dict[str, np.ndarray]:
         seen = np.arange(length + n) <= np.arange(length, length + n)[:, None]
-        if kind == 9:
-            return {"attention_mask": (seen if form == "flags" else ~seen)[None, None]}
-        lowest = np.float16(-65504) if form == "half" else LOW
-        numbers = np.where(seen, 0, lowest)[None, None]
-        return {"attention_mask": numbers.astype(np.float16 if form == "half" else np.float32)}
+        if self.kind == 9:
+            return {"attention_mask": (seen if self.form == "flags" else ~seen)[None, None]}
+        dtype = np.float16 if self.form == "half" else np.float32
+        return {"attention_mask": np.where(seen, 0, np.finfo(dtype).min).astype(dtype)[None, None]}
 
-    follows(small.model(), steps=(5, 3, 1, 1, 4, 1), computed=computed)
+
+@pytest.mark.parametrize("form", ["added", "flags", "hidden", "half"])
+def test_a_mask_that_the_caller_prepares_is_the_causal_one(form: str) -> None:
+    """Where what reads it tells what its numbers mean."""
+    mask = Prepared(form)
+    follows(mask.small(1).model(), steps=(5, 3, 1, 1, 4, 1), computed=mask)
+
+
+@pytest.mark.slow
+def test_a_prepared_mask_over_many_layers_and_a_long_text() -> None:
+    mask = Prepared("added")
+    steps = (40, 13, 5, *(1,) * 200)
+    follows(mask.small(12).model(), steps=steps, computed=mask, capacity=288, atol=1e-3)
 
 
 @pytest.mark.sampled(1)
