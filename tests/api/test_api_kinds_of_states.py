@@ -171,6 +171,7 @@ class Prepared:
 
     def masked(self, small: Small, scores: str) -> str:
         mask = small("Squeeze", "attention_mask", small.number([0]))
+        scores = small("Mul", scores, small.number(0.05, np.float32))
         if self.form == "flags":
             mask = small("Not", mask)
         if self.kind == 9:
