@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from numpy.typing import NDArray
 
 import autotune
 from autotune.errors import UsageError
@@ -70,7 +72,7 @@ def selection() -> Model:
 def test_those_that_come_first_of_many(selection: Model, seed: int) -> None:
     """With ties, both zeros, infinities and numbers that differ in the last bit."""
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal(20_000).astype(np.float32)
+    x: NDArray[Any] = rng.standard_normal(20_000).astype(np.float32)
     if seed % 2:
         x = np.round(x * np.float32(3)) / np.float32(3)
         x[rng.integers(20_000, size=9)] = np.inf
