@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import conformance_page, contention_page, scaling_page, store_page
+from benchmarks import conformance_page, contention_page, crater_page, scaling_page, store_page
 from benchmarks.tables import geometric_mean, markdown
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
@@ -62,6 +62,11 @@ def pages(folder: Path) -> dict[str, str]:
             "A busy machine",
             contention_page.INTRO,
             contention_page.tables(read_rows(folder / "contention.csv")),
+        ),
+        "crater.md": _page(
+            "Files of packages",
+            crater_page.INTRO,
+            crater_page.tables(read_rows(folder / "crater.csv")),
         ),
         "store.md": _page(
             "A store of records",
@@ -376,6 +381,7 @@ below 1 we are faster.
 * [Rows of different lengths](ragged.md) beside ONNX Runtime, padded and in buckets
 * [Any size](any_size.md): one artifact for all sizes beside those of each size
 * [Open models](open_models.md): what the bare command makes of models of packages and exports
+* [Files of packages](crater.md): every ONNX file of so many, this version beside the last
 * [Token by token](tokens.md): decoders beside onnxruntime-genai and llama.cpp
 * [Texts at once](serving.md): decoders beside llama.cpp, onnxruntime-genai and mistral.rs
 * [torch.compile](torch_compile.md) with this backend, beside inductor
