@@ -208,6 +208,9 @@ def __getattr__(name: str) -> Any:
             return import_module("autotune.ort.names").attribute(name, "autotune")
         with suppress(AttributeError):
             return import_module("autotune.former_names").former_name(name)
+        names = import_module("autotune.te.tvm_names")
+        if name in names.PACKAGE:
+            names.refuse("autotune", name, names.PACKAGE)
     raise AttributeError(f"module 'autotune' has no attribute '{name}'")
 
 

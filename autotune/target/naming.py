@@ -99,6 +99,8 @@ def target_names() -> list[str]:
 def _unknown(text: str) -> UsageError:
     import difflib  # compiled networks run without it
 
+    if of_tvm := re.match(r"llvm\b.*-mcpu[= ](\S+)", text):
+        return UsageError(f"'{text}' is TVM's form of a target", f"write '{of_tvm[1]}'")
     near = difflib.get_close_matches(text.lower(), target_names())
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     return UsageError(f"unknown target '{text}'", f"{meant}`autotune target --list` has all names")

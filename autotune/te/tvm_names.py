@@ -68,7 +68,23 @@ TILE: dict[str, str] = {
 CACHE_WRITE: dict[str, str] = {
     "scope": 's["C"].cache_write(), whose new stage is local where compute_at places it',
 }
-"""By names of TVM: functions of `te`, attributes of a schedule and of a stage, arguments."""
+PACKAGE: dict[str, str] = {
+    "ApplyHistoryBest": "autotune.compile(model, log=path)",
+    "RecordToFile": "autotune.tune(model, log), which always writes one",
+    "SearchTask": "autotune.Task(function, args)",
+    "TaskScheduler": "autotune.tune(model, log)",
+    "TuningOptions": "arguments of autotune.tune: trials, time",
+    "auto_scheduler": "autotune.tune(model, log), autotune.Task(function, args) (docs/tvm.md)",
+    "autotvm": "autotune.tune(model, log): no templates (docs/tvm.md)",
+    "build": "autotune.Task(function, args).build(), autotune.compile(model)",
+    "extract_tasks": "autotune.build_network(model).tasks, or the command `autotune tasks`",
+    "meta_schedule": "autotune.tune(model, log), autotune.Task(function, args) (docs/tvm.md)",
+    "nd": "arrays of NumPy",
+    "register_workload": "autotune.Task(function, args)",
+    "relay": "autotune.compile(model), of an ONNX file",
+}
+"""By names of TVM: functions of `te`, attributes of a schedule and of a stage, arguments, and what
+`tvm` and `tvm.auto_scheduler` have, of the package."""
 
 
 def refuse(owner: str, name: str, places: Mapping[str, str]) -> NoReturn:

@@ -8,20 +8,21 @@ from typing import Any
 
 import pytest
 
+import autotune
 from autotune import te
 from autotune.api.te.schedule import Schedule, StageSchedule
 from autotune.errors import DefinitionError
 from autotune.target import host_target
-from autotune.te.tvm_names import CACHE_WRITE, SCHEDULE, SPLIT, STAGE, TE, TILE
+from autotune.te.tvm_names import CACHE_WRITE, PACKAGE, SCHEDULE, SPLIT, STAGE, TE, TILE
 from tests.schedule.small_dags import gemm
 
 PAGE = (Path(__file__).parents[2] / "docs/tvm.md").read_text(encoding="utf-8")
-OWNERS = {"te": TE, "schedule": SCHEDULE, "stage": STAGE}
+OWNERS = {"autotune": PACKAGE, "te": TE, "schedule": SCHEDULE, "stage": STAGE}
 
 
 def owner_of(name: str) -> Any:
     schedule = Schedule(gemm(), host_target())
-    return {"te": te, "schedule": schedule, "stage": schedule["e"]}[name]
+    return {"autotune": autotune, "te": te, "schedule": schedule, "stage": schedule["e"]}[name]
 
 
 @pytest.mark.parametrize(("owner", "name"), [(o, n) for o, names in OWNERS.items() for n in names])
@@ -32,14 +33,19 @@ def test_a_name_of_tvm_says_what_to_write(owner: str, name: str) -> None:
 
 
 def test_what_the_errors_name_is_there() -> None:
-    told = [*TE.values(), *SCHEDULE.values(), *STAGE.values(), *CACHE_WRITE.values()]
-    for place in told:
-        for module, name in re.findall(r"\b(te|s|\])\.(\w+)", place):
-            there = {"te": vars(te), "s": vars(Schedule), "]": vars(StageSchedule)}[module]
+    told = (TE, SCHEDULE, STAGE, CACHE_WRITE, PACKAGE)
+    for place in (place for names in told for place in names.values()):
+        for module, name in re.findall(r"(?<!\.)\b(te|s|autotune|\])\.(\w+)", place):
+            there = {
+                "te": vars(te),
+                "s": vars(Schedule),
+                "]": vars(StageSchedule),
+                "autotune": dir(autotune),
+            }[module]
             assert name in there, place
 
 
-@pytest.mark.parametrize("name", [*TE, *SCHEDULE, *STAGE, *SPLIT, *TILE])
+@pytest.mark.parametrize("name", [*PACKAGE, *TE, *SCHEDULE, *STAGE, *SPLIT, *TILE])
 def test_the_page_for_users_of_tvm_has_every_name_that_errors_know(name: str) -> None:
     assert re.search(rf"\b{name}\b", PAGE), name
 
