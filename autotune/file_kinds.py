@@ -51,6 +51,7 @@ REPORT = _kind(
     rb'|<!-- autotune report -->|\{\s*"search": \{\s*"model"',
 )
 BENCH = _kind("the figures of a bench", rb'\{\s*"format": "autotune-bench"')
+TIMELINE = _kind("a timeline", rb'\{"traceEvents": ')
 CPU = _kind("the description of a CPU", rb'\{\s*"cpu": "[^"]*",\s*"features": "')
 QUANTISED = _kind("a model of `autotune quantise`", _ONNX + rb"\x12." + QUANTISER.encode())
 _EXPORT = _kind("the README of an exported library", rb"# \w+\n\n[^\n]* compiled by autotune ")
@@ -61,7 +62,7 @@ _OTHERS = (
     _kind("JSON", rb"\s*[{\[]"),
     _kind("text", rb"[^\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]+$"),
 )
-_OWN = (ARTIFACT, ARRAYS, LOG, REPORT, BENCH, CPU, QUANTISED, _EXPORT)
+_OWN = (ARTIFACT, ARRAYS, LOG, REPORT, BENCH, TIMELINE, CPU, QUANTISED, _EXPORT)
 
 
 def require_kind(path: Path, kind: FileKind) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +93,12 @@ def _lengths(text: str) -> list[int]:
     "around a median of 12; or a file with one a line.",
 )
 @click.option("--per-task", is_flag=True, help="Show where the time goes, task by task.")
+@click.option(
+    "--timeline", type=FILE, help="With --per-task: its kernels one by one, for ui.perfetto.dev."
+)
+@click.option(
+    "--append", type=FILE, help="Add a line to this file, and show the curve over its commits."
+)
 @click.option("--save", type=FILE, help="Keep the figures in this file, for --compare.")
 @force_option
 @click.option(
@@ -168,18 +176,25 @@ def _bench(asked: BenchRequest, compiled: Model, inputs: Arrays | None, is_named
     """Print the times of every variant, or of that which `inputs` fit, and keep them."""
     from autotune.api.compile.benching import number_of_variant
     from autotune.api.compile.gating import save_bench
+    from autotune.network.bench.profile import NetworkProfile
 
     variants = compiled.variants
     if inputs is not None:
         variants = (compiled.variants[number_of_variant(compiled, inputs)],)
     found: list[dict[str, Any]] = []
+    profiled: dict[str, NetworkProfile] = {}
     for variant in variants:
         if (len(compiled.variants) > 1 or is_named) and asked.style == "text":
-            put(f"{format_shapes({end.name: end.shape for end in variant.input_info})}:")
+            put(f"{_sizes(variant)}:")
         with _measuring(asked):
             result = _result(asked, variant, inputs)
         _put_text(result, asked.style)
         found.append(result.to_json())
+        if isinstance(result, NetworkProfile):
+            profiled[_sizes(variant) if len(variants) > 1 else ""] = result
+        if asked.append is not None:
+            _append(asked, asked.append, variant, found[-1])
+    _put_timeline(asked, compiled, profiled)
     if asked.save is not None:
         say(f"measuring again in rounds, for {asked.save}: some seconds for each variant")
         save_bench(asked.save, compiled, None if asked.is_model else asked.source, inputs)
@@ -191,6 +206,38 @@ def _bench(asked: BenchRequest, compiled: Model, inputs: Arrays | None, is_named
         put_json((found[0] if len(found) == 1 else {"variants": several}) | _about(compiled))
     if asked.save is not None:
         say(f"saved in {asked.save}")
+
+
+def _sizes(variant: Model) -> str:
+    return format_shapes({end.name: end.shape for end in variant.input_info})
+
+
+def _append(asked: BenchRequest, path: Path, variant: Model, found: dict[str, Any]) -> None:
+    """Add a measurement to the file of `--append`, and show its curve."""
+    from autotune.api.compile.gating import provenance
+    from autotune.cli.bench_history import appended, commit_of, curve_text, line_of
+
+    about = to_json(provenance(variant))
+    shapes = {end.name: end.shape for end in variant.input_info}
+    commit = commit_of(asked.source.parent)
+    lines = appended(path, line_of(found, about, shapes, commit))
+    if asked.style == "text":
+        put(curve_text(lines))
+
+
+def _put_timeline(
+    asked: BenchRequest, compiled: Model, profiles: Mapping[str, NetworkProfile]
+) -> None:
+    """Write the file of `--timeline`."""
+    if asked.timeline is None:
+        return
+    from autotune.files import replacing
+    from autotune.network.bench.timeline import trace_of
+
+    text = json.dumps(trace_of(compiled.artifact.name, profiles))
+    with replacing(asked.timeline) as file:
+        file.write(text.encode())
+    say(f"saved in {asked.timeline}: ui.perfetto.dev shows it")
 
 
 def _result(
@@ -231,6 +278,7 @@ def _profile_tokens(asked: BenchRequest, tokens: tuple[int, int], compiled: Mode
     tuned = tuned_alone(compiled, asked.latencies)
     with _measuring(asked):
         found = profile_tokens(compiled, tokens[0], tuned, asked.time_s)
+    _put_timeline(asked, compiled, found)
     for name, profile in found.items():
         if asked.style == "text":
             put(f"{name}:")

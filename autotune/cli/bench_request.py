@@ -12,7 +12,7 @@ from autotune.cli.arrays import Arrays, largest_inputs, read_inputs
 from autotune.cli.console import counting, say, say_note
 from autotune.cli.models import is_onnx
 from autotune.errors import UsageError
-from autotune.file_kinds import BENCH
+from autotune.file_kinds import BENCH, TIMELINE
 from autotune.files import require_place
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class BenchRequest:
     callers: int | None
     rows: list[int] | None
     per_task: bool
+    timeline: Path | None
+    append: Path | None
     save: Path | None
     force: bool
     compare: Path | None
@@ -57,9 +59,10 @@ class BenchRequest:
         for is_refused, what, hint in request._refusals():
             if is_refused:
                 raise UsageError(what, hint)
-        if request.save is not None:
-            kind = None if request.force else BENCH
-            require_place(request.save, inputs=[request.source], kind=kind)
+        for place, kind in ((request.save, BENCH), (request.timeline, TIMELINE)):
+            if place is not None:
+                own_kind = None if request.force else kind
+                require_place(place, inputs=[request.source], kind=own_kind)
         return request
 
     def _refusals(self) -> Iterator[tuple[object, str, str]]:
@@ -73,6 +76,12 @@ class BenchRequest:
         what = "--compare is with an earlier artifact alone"
         hint = "leave --against, --callers and --per-task out"
         yield self.compare and (names or self.per_task or is_called), what, hint
+        what, hint = "--timeline is of the kernels of --per-task", "add --per-task"
+        yield self.timeline and not self.per_task, what, hint
+        what = "--append keeps latencies of whole inferences"
+        hint = "leave --per-task, --callers, --compare and --tokens out"
+        is_kept = self.append is not None
+        yield is_kept and (self.per_task or is_called or self.compare or tokens), what, hint
         what, hint = "--fail-above is for --compare", "name what it was: --compare base.json"
         yield self.fail_above is not None and not self.compare, what, hint
         what = "--rows times a batch of random tokens"

@@ -15,12 +15,12 @@ from autotune.cli.options import (
     FILE,
     args_option,
     fallback_option,
-    format_option,
     operators_option,
     precision_option,
     source_options,
 )
 from autotune.cli.passes import Look, look_options, show_passes
+from autotune.cli.task_graph import dot_text
 from autotune.codec import to_json
 from autotune.config import AUTO, plain_precision
 from autotune.errors import UsageError
@@ -46,7 +46,14 @@ _MOST_CALLS = 3
 @precision_option
 @click.option("--dag", is_flag=True, help="Print the computation of every task as well.")
 @look_options
-@format_option
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "json", "dot"]),
+    default="text",
+    show_default=True,
+    help="Form of the output; dot: the calls as a graph, for Graphviz.",
+)
 @common_options
 def command(
     model: Path | None,
@@ -99,6 +106,10 @@ def command(
             say_random_weights(bound.path.name)
     if style == "json":
         put_json(tasks_json(networks, found, others, dag))
+        return
+    if style == "dot":
+        ids = _ids(_in_order(networks, others))
+        put("\n".join(dot_text(network, ids) for network in networks))
         return
     put(task_texts(networks, found, others))
     networks = _in_order(networks, others)

@@ -77,6 +77,7 @@ class NetworkProfile:
     """Every task, in order of first call, and the whole inference, which was not profiled.
 
     `overhead_s`: of a profiled call, outside of its kernels. `noise`: what others did meanwhile.
+    `kernels`: in their order, at the medians of their times.
     """
 
     tasks: tuple[TaskTime, ...]
@@ -85,6 +86,7 @@ class NetworkProfile:
     n_threads: int
     overhead_s: float = 0.0
     noise: Noise | None = None
+    kernels: tuple[KernelTime, ...] = ()
 
     @property
     def adds_up(self) -> bool:
@@ -207,6 +209,7 @@ def profile_runs(
         model.n_threads,
         max(0.0, statistics.median(overhead)),
         judge(before, usage()) if usage and before else None,
+        tuple(map(KernelTime, kernels, np.median(np.array(runs), axis=0).tolist())),
     )
 
 
