@@ -63,11 +63,19 @@ PICTURES = [
     _node("QuantizeLinear", "h u w", "r"),
     _node("DequantizeLinear", "r u w", "y"),
 ]
+LONG = [
+    _node("QuantizeLinear", "x s z", "q"),
+    _node("DequantizeLinear", "q s z", "c0"),
+    *(_node("Mul" if n % 2 else "Add", f"c{n} half", f"c{n + 1}") for n in range(500)),
+    _node("QuantizeLinear", "c500 u w", "r"),
+    _node("DequantizeLinear", "r u w", "y"),
+]
 CASES: dict[str, tuple[list[Any], tuple[int, ...], int]] = {
     "gelu": (GELU, (5, 67), 1),
     "rows_of_64": (GELU, (3, 128), 1),
     "quantised_again": (SAME, (4, 33), 0),
     "channels_last": (PICTURES, (1, 20, 6, 5), 1),
+    "longer_than_the_stack": (LONG, (4, 33), 1),
 }
 
 

@@ -9,6 +9,7 @@ a byte comes out. The table has the float32 results of the definition.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +38,7 @@ class _Function:
 
 def _tabulate(rw: Rewriter) -> None:
     """Elementwise functions of one byte whose result is a byte -> Lookup, or the byte itself."""
-    found = _computed(rw, rw.node, {}) if rw.type.dtype in BYTES else None
+    found = _found(rw) if rw.type.dtype in BYTES else None
     if found is None or not found.has_floats or rw.node.op == "Lookup":
         return
     dtype = rw.types[found.source].dtype
@@ -48,27 +49,53 @@ def _tabulate(rw: Rewriter) -> None:
         rw.result("Lookup", found.source, rw.array(found.values))
 
 
-def _function(rw: Rewriter, name: str, known: dict[str, _Function | None]) -> _Function | None:
-    """A tensor as a function of bytes; bytes that are none of others are one of themselves."""
-    if name not in known:
-        value, maker, dtype = rw.constants.get(name), rw.maker(name), rw.types[name].dtype
-        if value is not None:
-            known[name] = _Function("", value.reshape(1)) if value.size == 1 else None
+def _found(rw: Rewriter) -> _Function | None:
+    """The result of the node as a function of bytes.
+
+    Operands before what reads them, without recursion, for an unrolled recurrence is long; where
+    one is no function, the others are not looked at.
+    """
+    known: dict[str, _Function | None] = {}
+    todo = [rw.node.output]
+    while todo:
+        name = todo[-1]
+        node = rw.maker(name) if todo[1:] else rw.node
+        operands = [] if node is None or name in rw.constants else _operands(node)
+        missing = [operand for operand in operands if operand not in known]
+        if missing and all(known[n] is not None for n in operands if n in known):
+            todo.append(missing[0])
         else:
-            known[name] = _computed(rw, maker, known) if maker is not None else None
-            if known[name] is None and dtype in BYTES:
-                known[name] = _Function(name, _patterns(dtype))
-    return known[name]
+            known[todo.pop()] = _function(rw, name, node, known)
+    return known[rw.node.output]
 
 
-def _computed(rw: Rewriter, node: Node, known: dict[str, _Function | None]) -> _Function | None:
+def _operands(node: Node) -> list[str]:
+    """What an elementwise node reads; nothing of others."""
+    is_elementwise = node.op != "Lookup" and operator_of(node.op).formula is not None
+    return [name for name in node.inputs if name] if is_elementwise else []
+
+
+def _function(
+    rw: Rewriter, name: str, node: Node | None, known: Mapping[str, _Function | None]
+) -> _Function | None:
+    """A tensor as a function of bytes; bytes that are none of others are one of themselves."""
+    value, dtype = rw.constants.get(name), rw.types[name].dtype
+    if value is not None:
+        return _Function("", value.reshape(1)) if value.size == 1 else None
+    found = _computed(rw, node, known) if node is not None else None
+    if found is None and dtype in BYTES and node is not rw.node:
+        return _Function(name, _patterns(dtype))
+    return found
+
+
+def _computed(rw: Rewriter, node: Node, known: Mapping[str, _Function | None]) -> _Function | None:
     """The result of an elementwise node as a function of bytes of its own shape."""
     kind, formula = rw.types[node.output], operator_of(node.op).formula
     if node.op == "Lookup":
         return _Function(node.inputs[0], rw.constants[node.inputs[1]], has_floats=True)
     if formula is None or not kind.shape:
         return None
-    read = {name: _function(rw, name, known) for name in node.inputs if name}
+    read = {name: known.get(name) for name in node.inputs if name}
     given = {name: f for name, f in read.items() if f is not None}
     sources = {f.source for f in given.values() if f.source}
     shapes = [rw.types[name].shape for name, f in given.items() if f.source]
