@@ -168,6 +168,18 @@ def _models(names: Sequence[str], kept: Path, folder: Path) -> Iterator[tuple[Pa
                 yield package, path
 
 
+def version() -> str:
+    """`0.3.0` where that tag is checked out, else `0.3.0+COMMIT`: what is after it."""
+    told = autotune.__version__
+    command = ["git", "describe", "--tags", "--always", "--exact-match", "--match", f"v{told}"]
+    tagged = subprocess.run(command, cwd=LIST.parent, capture_output=True, check=False)
+    if not tagged.returncode:
+        return told
+    head = ["git", "rev-parse", "--short=8", "HEAD"]
+    found = subprocess.run(head, cwd=LIST.parent, capture_output=True, text=True, check=False)
+    return f"{told}+{found.stdout.strip()}" if found.stdout else told
+
+
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--folder", type=click.Path(path_type=Path), help="Where archives stay.")
@@ -178,6 +190,7 @@ def main(
     names: tuple[str, ...], folder: Path | None, limit: float, memory: float, again: bool
 ) -> None:
     """Try the ONNX files of all packages, or of those NAMES."""
+    now = version()
     known = {(r["version"], r["package"], r["file"]) for r in _read()}
     is_bad = False
     with tempfile.TemporaryDirectory(prefix="crater-") as scratch:
@@ -185,9 +198,9 @@ def main(
         kept.mkdir(parents=True, exist_ok=True)
         for package, path in _models(names, kept, Path(scratch)):
             file = "/".join(path.relative_to(scratch).parts[1:])
-            if not again and (autotune.__version__, package.name, file) in known:
+            if not again and (now, package.name, file) in known:
                 continue
-            row = {"version": autotune.__version__, "package": package.name, "file": file}
+            row = {"version": now, "package": package.name, "file": file}
             found = tried(path, Path(scratch), limit, memory)
             row |= {"package_version": package.version, **found}
             row["text"] = row.get("text", "").replace(str(scratch), "").replace(path.name, "MODEL")
