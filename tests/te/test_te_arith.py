@@ -139,6 +139,18 @@ def test_ranges_decide_divisions_extrema_and_conditions() -> None:
     assert simplify(compare("ge", Q, idx(4)), RANGES) == Const(False, "bool")
 
 
+@pytest.mark.parametrize("op", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_a_condition_is_decided_where_it_is_the_same_at_all_points(op: str) -> None:
+    for shift in range(-6, 7):
+        cond = compare(op, add(P, idx(shift)), idx(0))
+        values = {value_of(cond, p) for p in points()}
+        found = simplify(cond, RANGES)
+        if len(values) == 1:
+            assert found == Const(values.pop(), "bool"), shift
+        else:
+            assert not isinstance(found, Const), shift
+
+
 def test_a_variable_inside_a_division_has_no_coefficient() -> None:
     form = linear(add(floordiv(P, idx(3)), mul(Q, idx(2))))
     assert (form.coefficient("p"), form.coefficient("q")) == (0, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,6 +176,17 @@ def test_mistakes_are_told_with_the_line_of_the_user(
         mistake()
     assert error.value.message.startswith(f"{Path(__file__)}:")
     assert error.value.hint
+
+
+@pytest.mark.parametrize("extent", [-1, True, 2.0])
+def test_an_extent_is_a_whole_number_that_is_not_negative(extent: Any) -> None:
+    x, i = placeholder("x", (4,)), Axis("i", extent)
+    made = Compute(Tensor("y", (4,), "float32"), (i,), x.tensor[i])
+    with pytest.raises(ValueError, match="an axis has a name and an extent"):
+        require_valid(ComputeDAG((x, made), ("y",)))
+    shaped = Compute(Tensor("y", (extent,), "float32"), (Axis("i", 4),), x.tensor[Axis("i", 4)])
+    with pytest.raises(ValueError, match="a shape that no tensor has"):
+        require_valid(ComputeDAG((x, shaped), ("y",)))
 
 
 def test_axes_of_one_computation_have_names_of_their_own() -> None:
