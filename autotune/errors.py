@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from itertools import takewhile
 from typing import Any
 
 from autotune.printable import shortened
@@ -44,6 +45,17 @@ class AutotuneError(Exception):
         super().__init__(self.message)
         if hint:
             self.add_note(f"hint: {self.hint}")
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows instead of a traceback: the line of the user, and the message."""
+        import traceback  # compiled networks run without it
+
+        frames = traceback.extract_tb(self.__traceback__)
+        package = __file__.removesuffix("errors.py")
+        own = list(takewhile(lambda frame: not frame.filename.startswith(package), frames))
+        place = [f"line {own[-1].lineno}: {own[-1].line}"] if own and own[-1].line else []
+        hint = [f"hint: {self.hint}"] if self.hint else []
+        return [*place, f"{type(self).__name__}: {self.message}", *hint]
 
 
 def without_frames(error: BaseException) -> None:

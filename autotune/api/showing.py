@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.errors import UsageError
 from autotune.printable import folded, printable
@@ -20,8 +20,12 @@ from autotune.tuner import (
     of_target,
 )
 
+if TYPE_CHECKING:
+    from autotune.display.renderers import Renderer
+
 Show: TypeAlias = str | Callable[[Event], None]
-"""`auto`, `table`, `lines`, `nothing`, or a function that is called with every event."""
+"""`auto` (a table in terminals and notebooks), `table`, `lines`, `nothing`, or a function, which
+is called with every event."""
 
 _SILENT_S = 2.0
 """Set-up that takes longer is told of."""
@@ -40,9 +44,7 @@ def showing(show: Show) -> Iterator[Callable[[Event], None]]:
     elif show == "nothing":
         yield lambda event: None
     elif show in _WORDS:
-        from autotune.display.renderers import is_screen
-
-        with _rendered(show == "table" or (show == "auto" and is_screen())) as tell:
+        with _rendered(show) as tell:
             yield tell
     else:
         raise UsageError(
@@ -52,12 +54,13 @@ def showing(show: Show) -> Iterator[Callable[[Event], None]]:
 
 
 @contextmanager
-def _rendered(is_table: bool) -> Iterator[Callable[[Event], None]]:
+def _rendered(show: str) -> Iterator[Callable[[Event], None]]:
     from autotune.display.lines import in_turns_text, summary_lines
-    from autotune.display.renderers import Plain, table_on_stderr
+    from autotune.display.renderers import Plain
 
     last: list[str] = []
-    renderer = table_on_stderr(time.monotonic) if is_table else Plain(_write)
+    renderer = _table(show) or Plain(_write)
+    is_table = not isinstance(renderer, Plain)
     silences: list[threading.Timer] = []
 
     def silence(text: str) -> None:
@@ -96,6 +99,18 @@ def _rendered(is_table: bool) -> Iterator[Callable[[Event], None]]:
         end_silence()
     for line in last:
         _write(folded(line, is_table))
+
+
+def _table(show: str) -> Renderer | None:
+    """A table that is redrawn, in a notebook or on a terminal; None where lines are wanted."""
+    from autotune.display.notebook import NotebookTable, kernel_output
+    from autotune.display.renderers import is_screen, table_on_stderr
+
+    put = kernel_output() if show != "lines" else None
+    if put is not None:
+        return NotebookTable(put, time.monotonic)
+    is_wanted = show == "table" or (show == "auto" and is_screen())
+    return table_on_stderr(time.monotonic) if is_wanted else None
 
 
 def _write(line: str) -> None:
