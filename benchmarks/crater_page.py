@@ -18,6 +18,9 @@ once. *Lost*: the process ended or took too long; *fault*: an error without a ty
 *wrong*, are faults of autotune. The packages, by name and version, are in
 `benchmarks/crater.csv`.
 
+The rows so far are of a machine on whose two cores ten to twenty other processes ran: seconds of
+compiling, ratios, and ends by time say little.
+
     python -m benchmarks.crater && python -m benchmarks.results
 """
 
