@@ -1,4 +1,4 @@
-"""⑫ The table of a search in a notebook: one output of its cell, which is drawn anew."""
+"""⑨ The table of a search in a notebook: one output of its cell, which is drawn anew."""
 
 from __future__ import annotations
 
