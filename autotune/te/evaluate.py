@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -83,14 +83,46 @@ def n_points(cond: Expr, extents: Mapping[str, int]) -> int:
 def derive(ops: Sequence[Compute], values: Mapping[str, Array]) -> dict[str, Array]:
     """`values` and those of `ops`, computed from them in order; see `evaluate`."""
     wide: Env = {}
+    made: dict[str, Array] = {}
+    read = {load.tensor.name for op in ops for load in op.reads}
     for op in ops:
-        for load in op.reads:
-            name = load.tensor.name
+        names = {load.tensor.name: load.tensor for load in op.reads}
+        if op.name not in read and names.keys() <= values.keys() and _is_pointwise(op):
+            made[op.name] = _in_blocks(op, values)
+            continue
+        for name, tensor in names.items():
             if name not in wide:
-                wide[name] = _widen(np.asarray(values[name]).reshape(load.tensor.shape))
+                wide[name] = _widen(np.asarray(values[name]).reshape(tensor.shape))
         wide[op.name] = _compute(op, wide)
-    made = {op.name: wide[op.name].astype(_held(op.tensor)) for op in ops}
+    made |= {name: wide[name].astype(_held(tensor)) for name, tensor in _tensors(ops, wide)}
     return {**values, **made}
+
+
+def _tensors(ops: Sequence[Compute], known: Container[str]) -> Iterator[tuple[str, Tensor]]:
+    return ((op.name, op.tensor) for op in ops if op.name in known)
+
+
+def _is_pointwise(op: Compute) -> bool:
+    """Whether every element is an expression of its place, the same for all of them."""
+    is_sum = isinstance(op.body, Reduce) or op.scanned is not None
+    return bool(op.axes) and not is_sum and not op.limits and _chooser(op) is None
+
+
+_BLOCK = 1 << 15
+"""Elements that are computed at once: whole weights would be written to memory at every step."""
+
+
+def _in_blocks(op: Compute, values: Mapping[str, Array]) -> Array:
+    """The array of a pointwise computation, some rows at a time."""
+    tensors = {load.tensor.name: load.tensor.shape for load in op.reads}
+    known = {name: np.asarray(values[name]).reshape(shape) for name, shape in tensors.items()}
+    out = np.empty(op.tensor.shape, _held(op.tensor))
+    grid, first = _grid(op.axes), op.axes[0].name
+    n_rows = max(1, _BLOCK // max(1, math.prod(op.tensor.shape[1:])))
+    for begin in range(0, len(out), n_rows):
+        rows = grid[first][begin : begin + n_rows]
+        out[begin : begin + n_rows] = _point(op.body, grid | {first: rows}, known)
+    return out
 
 
 def _held(tensor: Tensor) -> np.dtype[Any]:
@@ -106,7 +138,7 @@ def _computed(dtype: str) -> np.dtype[Any]:
 
 def _widen(a: Array) -> Array:
     known = dtype_of_array(a.dtype)
-    return a.astype(np.float64) if known is not None and known.is_float else a
+    return a.astype(np.float64, copy=False) if known is not None and known.is_float else a
 
 
 def counted(dag: ComputeDAG, inputs: Mapping[str, Array]) -> dict[str, tuple[slice, ...]]:
@@ -332,11 +364,11 @@ def _point(e: Expr, env: Env, values: Env) -> Array:
             array = values[tensor.name]
             view = _view(array, indices, env)
             if view is not None:
-                return view
+                return _widen(view)
             at = [_point(i, env, values) for i in indices]
             # an index that a Select guards may lie outside: clip it, its value is not used
             clipped = [np.clip(i, 0, n - 1) for i, n in zip(at, array.shape, strict=True)]
-            return cast("Array", array[tuple(clipped)])
+            return _widen(cast("Array", array[tuple(clipped)]))
         case Reduce():
             raise ValueError("a reduction may only be the whole body of a computation")
 
@@ -353,7 +385,8 @@ def _view(array: Array, indices: Sequence[Expr], env: Env) -> Array | None:
             case Var(name=name) if env[name].size == 1 and 0 <= env[name].item() < extent:
                 at.append(env[name].item())
             case Var(name=name) if 1 < env[name].size <= extent and env[name].ndim == n_axes:
-                at.append(slice(env[name].size))
+                first = env[name].flat[0]
+                at.append(slice(first, first + env[name].size))
                 places.append(int(np.argmax(env[name].shape)))
             case _:
                 return None
