@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from autotune.api.compile.compiled import Compiled
 from autotune.api.compile.compiling import compile_plan, plan
 from autotune.api.compile.fallback import Sources
+from autotune.api.compile.kept import kept_or_made
 from autotune.api.compile.mixed_precision import most_within, seconds_by_product
 from autotune.api.compile.selection import CompilePlan, Progress, no_progress
 from autotune.api.request import (
@@ -167,7 +169,6 @@ class _Candidate:
     products: tuple[str, ...]
     path: Path
     model: Model
-    sources: Sources
 
 
 class Quantising:
@@ -178,7 +179,8 @@ class Quantising:
     ) -> None:
         self.request, self._folder, self._progress = request, folder, progress
         self._output, self._n_written = Path(request.output), 0
-        first = self._plan(path, check=True, note=request.note)
+        asked = self._asked(path, check=True, note=request.note)
+        first = self._plan(asked)
         variant, *others = first.bound.variants
         if others or variant.lengths:
             sizes = f": {arguments(dims=dict.fromkeys(variant.lengths, SIZE))}"
@@ -198,7 +200,8 @@ class Quantising:
         self._calibration, self._held = samples[::2], samples[1::2]
         self._fixed = original.fed
         self._target = first.target
-        self._float = proved_model(compile_plan(first, sources).artifact)
+        made = kept_or_made(asked, lambda _: compile_plan(first, sources))
+        self._float = proved_model(made.artifact)
         self._judge = Judge(self._float.run, self._held, tuple(request.labels or ()))
         with progress("folding constants"):
             self.form = float_form(given, folder)
@@ -227,9 +230,9 @@ class Quantising:
 
     # --- compiled networks ---
 
-    def _plan(self, path: Path, check: bool = False, note: Note = silent) -> CompilePlan:
+    def _asked(self, path: Path, check: bool = False, note: Note = silent) -> CompileRequest:
         asked = self.request
-        request = CompileRequest(
+        return CompileRequest(
             path,
             shapes=asked.shapes,
             dims=asked.dims,
@@ -239,6 +242,8 @@ class Quantising:
             check=check,
             note=note,
         )
+
+    def _plan(self, request: CompileRequest) -> CompilePlan:
         return replace(plan(request), progress=self._progress)
 
     def _written(self, products: Iterable[str]) -> tuple[tuple[str, ...], Path]:
@@ -253,23 +258,30 @@ class Quantising:
     def candidate(self, products: Iterable[str]) -> _Candidate:
         """The network with these products in bytes, compiled."""
         ordered, path = self._written(products)
-        return _Candidate(ordered, path, *self._compiled(path))
+        return _Candidate(ordered, path, self._compiled(path))
 
-    def _compiled(self, path: Path) -> tuple[Model, Sources]:
-        chosen = self._plan(path)
-        sources = chosen.sources()
-        return proved_model(compile_plan(chosen, sources).artifact), sources
+    def _compiled(self, path: Path) -> Model:
+        """The network of a file, which may be compiled already under another name."""
+
+        def make(request: CompileRequest) -> Compiled:
+            return compile_plan(self._plan(request))
+
+        return proved_model(kept_or_made(self._asked(path), make, is_passing=True).artifact)
+
+    def _seconds(self, path: Path, known: Mapping[str, float]) -> dict[str, float]:
+        """`seconds_of_products` of the network of a file."""
+        return seconds_of_products(self._plan(self._asked(path)).sources(), known)
 
     # --- speed ---
 
     def _fastest(self) -> tuple[_Candidate, Mapping[str, float]]:
         """All products in bytes, or those alone that gain; and the seconds that each gains."""
         everything = self.candidate(self.form.products)
-        floats, sources = self._compiled(self.form.path)
+        floats = self._compiled(self.form.path)
         with self._progress("timing products"):
             both = seconds_per_call((floats, everything.model), self._held[0])
-        before = seconds_of_products(sources, both[0])
-        after = seconds_of_products(everything.sources, both[1])
+        before = self._seconds(self.form.path, both[0])
+        after = self._seconds(everything.path, both[1])
         gains = {n: before.get(n, 0.0) - after.get(n, 0.0) for n in everything.products}
         faster = [name for name, gain in gains.items() if gain > 0]
         if not faster or len(faster) == len(gains):

@@ -16,6 +16,7 @@ from autotune.file_kinds import BENCH, TIMELINE
 from autotune.files import require_place
 
 if TYPE_CHECKING:
+    from autotune.api.compile.compiled import Compiled
     from autotune.network.runtime.runtime import Model
 
 BASELINES = ("onnxruntime", "openvino", "openvino:default")
@@ -113,6 +114,8 @@ class BenchRequest:
         if not self.is_model:
             return self._loaded({field.name: field.default for field in fields(CompileRequest)})
         from autotune.api.compile.compiling import compile_plan, plan
+        from autotune.api.compile.kept import kept_or_made
+        from autotune.api.folders import source_in
         from autotune.network.runtime.loading import proved_model
 
         options = dict(self.options)
@@ -121,7 +124,11 @@ class BenchRequest:
         request = CompileRequest(
             self.source, self.log_path, threads=self.threads, note=say_note, **options
         )
-        done = compile_plan(replace(plan(request), progress=counting))
+
+        def make(known: CompileRequest) -> Compiled:
+            return compile_plan(replace(plan(known), progress=counting))
+
+        done = kept_or_made(source_in(request, say_note), make)
         if done.report is not None:
             say(str(done.report))
         return proved_model(done.artifact, self.threads)

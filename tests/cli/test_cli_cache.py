@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 import autotune
+from autotune.api import quantising
 from autotune.api.compile import compiling, kept, selection
 from autotune.api.request import CompileRequest
 from autotune.cache import FileStore
@@ -105,6 +106,44 @@ def test_what_was_compiled_is_not_read_again_and_its_notes_and_check_are_told(
     assert again.artifact.model_path == str(tmp_path / "m.onnx")
     (y,) = again.run({"x": np.ones((4, 8), np.float32)}).values()
     assert np.isfinite(y).all()
+
+
+def test_bench_takes_what_was_compiled_with_the_same_settings(
+    tmp_path: Path, cache: Path, plans: list[str]
+) -> None:
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    for _ in range(2):
+        given = [str(tmp_path / "m.onnx"), "--threads", "1", "--time", "0.01s"]
+        assert run(["bench", *given]) == 0
+    assert len(plans) == 1, "the model was compiled twice"
+    assert run(["compile", *given[:3], "-o", str(tmp_path / "m.atn")]) == 0
+    assert len(plans) == 1, "compile did not take what bench had compiled"
+    assert run(["bench", *given, "--precision", "bf16"]) == 0
+    assert len(plans) == 2
+
+
+def test_quantise_takes_the_networks_that_it_compiled_before(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its models are files in a folder that goes, so nothing may depend on their place."""
+    made: list[str] = []
+
+    def counted(plan: Any, *rest: Any) -> Any:
+        made.append(plan.bound.path.name)
+        return compiling.compile_plan(plan, *rest)
+
+    monkeypatch.setattr(quantising, "compile_plan", counted)
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    counts = []
+    for name in ("a", "b"):
+        made.clear()
+        out = tmp_path / f"{name}.onnx"
+        autotune.quantise(tmp_path / "m.onnx", {"x": x}, out, threads=1, max_error=0.9)
+        counts.append(len(made))
+    assert counts[0] >= 3
+    assert counts[1] <= counts[0] - 3, f"{made} were compiled again"
+    assert (tmp_path / "a.onnx").is_file()
 
 
 def test_another_model_option_log_or_version_is_compiled_anew(

@@ -75,13 +75,17 @@ class _Identity:
 
 
 def kept_or_made(
-    request: CompileRequest, make: Callable[[CompileRequest], Compiled], has_own: bool = False
+    request: CompileRequest,
+    make: Callable[[CompileRequest], Compiled],
+    has_own: bool = False,
+    is_passing: bool = False,
 ) -> Compiled:
     """What `make` gives of `request`, now or before; then its notes are told again.
 
-    `has_own`: inputs for the check are the user's, and nothing is kept. Raises as `make`.
+    `has_own`: inputs for the check are the user's, and nothing is kept. `is_passing`: so is the
+    place of the model, by which nothing is told. Raises as `make`.
     """
-    of = None if has_own else _identity(request)
+    of = None if has_own else _identity(request, is_passing)
     if of is None:
         return make(request)
     found = _found(of.key)
@@ -100,7 +104,7 @@ def kept_or_made(
 
     done = make(replace(request, note=note))
     is_cut = isinstance(done.artifact, HybridArtifact)
-    if not is_cut and _identity(request) == of:  # no file has changed meanwhile
+    if not is_cut and _identity(request, is_passing) == of:  # no file has changed meanwhile
         _keep(of.key, done, tuple(notes))
     return done
 
@@ -115,13 +119,14 @@ def model_of_request(request: CompileRequest) -> Path:
     return model_of_log(log, place)
 
 
-def _identity(request: CompileRequest) -> _Identity | None:
+def _identity(request: CompileRequest, is_passing: bool) -> _Identity | None:
     """That of the result of a request, if it may be kept."""
     with suppress(AutotuneError):  # of a model or log that cannot be compiled
         if _is_kept(request):
             model = model_of_request(request).absolute()
             digest = model_hash(model, program_store())
-            return _Identity(_key(request, model, digest), model, digest)
+            place = ascii("" if is_passing else str(model))
+            return _Identity(_key(request, model, place, digest), model, digest)
     return None
 
 
@@ -139,7 +144,7 @@ def _is_given(value: object) -> bool:
     return value is not None and value is not False and (not is_list or bool(value))
 
 
-def _key(request: CompileRequest, path: Path, digest: str) -> str:
+def _key(request: CompileRequest, path: Path, place: str, digest: str) -> str:
     """A digest of all that the result depends on. Raises UsageError for missing files."""
     target, beside = host_target(), path.parent / GENAI_CONFIGURATION
     settings = {
@@ -157,7 +162,7 @@ def _key(request: CompileRequest, path: Path, digest: str) -> str:
         "versions": [*map(_version, _PACKAGES)],
     }
     text = json.dumps(settings, sort_keys=True)
-    return key_of("compiled", digest, ascii(str(path)), package_key(), text)
+    return key_of("compiled", digest, place, package_key(), text)
 
 
 def settings_of(request: CompileRequest) -> dict[str, Any]:
