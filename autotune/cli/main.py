@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -15,6 +16,7 @@ from autotune.cli.console import STDOUT_HINT, Invocation, common_options, invoca
 from autotune.cli.examples import examples_text
 from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.errors import AutotuneError, ExitCode
+from autotune.machine import NEW_OBJECTS
 from autotune.platforms import require_x86
 from autotune.version import __version__
 
@@ -107,6 +109,7 @@ def app(ctx: click.Context, asks_version: bool) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code. Errors are told on stderr, never raised."""
     state = Invocation()
+    gc.set_threshold(NEW_OBJECTS)
     try:
         require_x86()
         name = next((a for a in arguments if a in _COMMANDS), "autotune")

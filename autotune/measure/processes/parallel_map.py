@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias, TypeVar
 
-from autotune.machine import read_limits
+from autotune.machine import NEW_OBJECTS, read_limits
 from autotune.measure.processes.frames import MAX_BYTES, Message
 from autotune.measure.processes.process import Child, ChildCrash, ChildTimeout, Setup, WorkerError
 from autotune.measure.processes.supervisor import Handler
@@ -146,6 +147,7 @@ def serve_calls(arguments: Mapping[str, Any], blobs: Sequence[Any]) -> Handler:
     Functions, arguments and results are pickled: these processes run the code of this package and
     nothing that it has generated.
     """
+    gc.set_threshold(NEW_OBJECTS)
 
     def handle(message: Message) -> Message:
         function, argument = map(pickle.loads, message.blobs)

@@ -15,19 +15,17 @@ from functools import partial
 from typing import TypeAlias
 
 from autotune.cache import FileStore, key_of, package_key
-from autotune.codegen.compile import LLVM_VERSION, compile_program
+from autotune.codegen.compile import LLVM_VERSION
 from autotune.codegen.image.link import Image, Part, link
 from autotune.codegen.team.native_object import ports_object, team_object
 from autotune.codegen.team.ports_code import EXPORTED, SYMBOLS
 from autotune.config import AUTO
-from autotune.errors import CodegenError, NoValidSchedule
+from autotune.errors import NoValidSchedule
 from autotune.graph.network import Network, TaskCall
 from autotune.loopir.guarding import MAX_WEIGHT
-from autotune.loopir.limited_stores import limited, with_limited_stores
+from autotune.loopir.limited_stores import limited
 from autotune.loopir.nodes import Program, with_strides
-from autotune.measure.processes.cached_map import cached_map
 from autotune.measure.processes.parallel_map import OnProgress
-from autotune.measure.processes.process import ChildCrash
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.container import Bytes
 from autotune.network.artifact.table import RUN, entry_name
@@ -35,13 +33,13 @@ from autotune.network.compile.aliasing import Alias, alias_roots, aliases
 from autotune.network.compile.entry import compile_entry
 from autotune.network.compile.layout import ConstantPool, NetworkLayout, Unit, value_name
 from autotune.network.compile.memory import fold_strides, place_of
-from autotune.network.compile.outlines import Outline, Outlines, whole
+from autotune.network.compile.objects import ObjectSource, compiled_objects
+from autotune.network.compile.outlines import Outline, Outlines
 from autotune.network.compile.works import works_of
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.steps import Algorithm, Steps, steps_text
 from autotune.strides import dense
 from autotune.target import Target, common_target
-from autotune.target.isa import HOST
 from autotune.te.dag import ComputeDAG
 from autotune.version import __version__
 
@@ -121,7 +119,7 @@ def compile_builds(
     objects = [
         code
         for one, target in zip(drawn, targets, strict=True)
-        for code in _compile(list(one.works.values()), target, tell, store).values()
+        for code in compiled_objects(list(one.works.values()), target, tell, store).values()
     ]
     data = constants.data()
     each = [(one, build) for build, own in zip(builds, layouts, strict=True) for one in own]
@@ -162,7 +160,7 @@ class _Drawn:
     networks: Sequence[Network]
     units: list[list[Unit]]
     roots: list[Mapping[str, str]]
-    works: dict[str, _Work]
+    works: dict[str, ObjectSource]
 
     def layouts(self, constants: ConstantPool) -> list[NetworkLayout]:
         """Addresses in all networks."""
@@ -183,7 +181,7 @@ def _drawn(build: Build, is_one_of: bool, verify: bool, store: FileStore | None)
         drawn.units.append(_units(network, build.steps, found, programs, shared, prefixes, cpu))
         drawn.roots.append(alias_roots(shared))
         for unit, one in zip(drawn.units[-1], found, strict=True):
-            work = _Work(unit.prefix, unit.program, one.dag, one.steps)
+            work = ObjectSource(unit.prefix, unit.program, one.dag, one.steps)
             drawn.works.setdefault(unit.prefix, work)
     return drawn
 
@@ -260,16 +258,6 @@ class _Found:
     dag: ComputeDAG
     steps: Steps
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Source of an object file: a program, and the DAG and steps to make its bodies from."""
-
-    prefix: str
-    program: Program
-    dag: ComputeDAG
-    steps: Steps
 
 
 def _outlines(network: Network, steps: Mapping[str, Steps], outlines: Outlines) -> list[_Found]:
@@ -362,29 +350,3 @@ def _strides(network: Network, call: TaskCall, program: Program) -> dict[str, tu
         if strides != dense(shape):
             out[buffer.name] = strides
     return out
-
-
-def _compile(
-    works: Sequence[_Work], target: Target, tell: OnProgress, store: FileStore | None
-) -> dict[str, bytes]:
-    """One object per distinct program, by its prefix.
-
-    By processes: LLVM takes a lock and the emitter holds the interpreter's, so two threads are not
-    faster than one (measured). Of another architecture by others than this one: LLVM ends the
-    process where it cannot select an instruction.
-    """
-    of = package_key() if store else ""
-    machine = json.dumps(target.to_json())
-    keys = [key_of("object", of, LLVM_VERSION, machine, work.prefix) for work in works]
-    is_foreign = target.architecture is not HOST
-    make = partial(_object, target)
-    try:
-        objects = cached_map(make, works, keys, store, bytes, bytes, tell, is_foreign)
-    except ChildCrash as crash:
-        raise CodegenError(f"LLVM ended while it compiled for {target.cpu}: {crash}") from crash
-    return {work.prefix: data for work, data in zip(works, objects, strict=True)}
-
-
-def _object(target: Target, work: _Work) -> bytes:
-    program = with_limited_stores(whole(work.program, work.dag, work.steps), work.dag)
-    return compile_program(program, target, work.prefix)
