@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from autotune.errors import CodegenError, UsageError
 from autotune.loopir.containing import contain
@@ -66,8 +67,17 @@ def lower(dag: ComputeDAG, steps: Steps, verify: bool = False, after: str = "") 
     names = [each.name for each in PASSES]
     if after and after not in names:
         raise UsageError(f"lowering has no pass '{after}'", f"its passes are {', '.join(names)}")
+    if not verify and not after:
+        return _lowered(dag, steps)
     programs = stages(dag, steps, verify)
     return next(program for name, program in programs if name == (after or names[-1]))
+
+
+@lru_cache(maxsize=128)
+def _lowered(dag: ComputeDAG, steps: Steps) -> Program:
+    """Of a task whose schedule is tried and then compiled."""
+    *_, (_, program) = stages(dag, steps)
+    return program
 
 
 def stages(dag: ComputeDAG, steps: Steps, verify: bool = False) -> Iterator[tuple[str, Program]]:

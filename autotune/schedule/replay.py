@@ -147,14 +147,8 @@ def _split(state: State, step: Split, holes: Holes) -> State:
     pairs = zip(children, sizes, strict=True)
     new = tuple(Iterator(child, e, old.kind, old.annotation) for child, e in pairs)
     relation = SplitRelation(old.name, children, tuple(factors), step.tail)
-    return _with(
-        state,
-        replace(
-            stage,
-            iters=stage.iters[:at] + new + stage.iters[at + 1 :],
-            splits=(*stage.splits, relation),
-        ),
-    )
+    iters = stage.iters[:at] + new + stage.iters[at + 1 :]
+    return _with(state, stage.looped(iters, (*stage.splits, relation)))
 
 
 def _fuse(state: State, step: Fuse, _: Holes) -> State:
@@ -188,7 +182,7 @@ def _reorder(state: State, step: Reorder, _: Holes) -> State:
     stage = state[step.stage]
     if sorted(step.iters) != sorted(i.name for i in stage.iters):
         raise ScheduleError(f"reorder of {stage.name} must name all of its loops once")
-    return _with(state, replace(stage, iters=tuple(stage.iter(n) for n in step.iters)))
+    return _with(state, stage.looped(tuple(stage.iter(n) for n in step.iters)))
 
 
 def _parallel(state: State, step: Parallel, _: Holes) -> State:
@@ -217,7 +211,7 @@ def _annotate(state: State, step: Annotate, _: Holes) -> State:
         raise ScheduleError("a reduction loop is vectorised by rfactor, not by annotation")
     it = stage.iters[at]
     marked = Iterator(it.name, it.extent, it.kind, step.kind)
-    return _with(state, replace(stage, iters=(*stage.iters[:at], marked, *stage.iters[at + 1 :])))
+    return _with(state, stage.looped((*stage.iters[:at], marked, *stage.iters[at + 1 :])))
 
 
 def _bind_loop(state: State, step: Bind, _: Holes) -> State:
@@ -225,7 +219,7 @@ def _bind_loop(state: State, step: Bind, _: Holes) -> State:
     at = stage.position(step.iter)
     _check_bind(stage, stage.iters[at], step.index)
     marked = replace(stage.iters[at], annotation=step.index)
-    return _with(state, replace(stage, iters=(*stage.iters[:at], marked, *stage.iters[at + 1 :])))
+    return _with(state, stage.looped((*stage.iters[:at], marked, *stage.iters[at + 1 :])))
 
 
 def _check_bind(stage: Stage, it: Iterator, index: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from autotune.errors import LogMismatch, NoValidSchedule, ScheduleError
 from autotune.loopir.lower import lower
 from autotune.schedule.steps import Steps, steps_from_json, steps_to_json
 from autotune.search.cost.ranker import Ranker
-from autotune.search.policy import Candidate, SketchPolicy, algorithm_error
+from autotune.search.policy import Candidate, Pool, SketchPolicy, algorithm_error
+from autotune.search.space import ARITHMETIC, Rows, Sketch
 from autotune.target import Target
 from autotune.te.codec import dag_to_json
 from autotune.te.dag import ComputeDAG
@@ -26,10 +27,11 @@ _WIDTHS, _CHILDREN = (4, 2, 1, 1), 12
 first generation and up to six in six more, with six children, find programs of five networks that
 the cost model likes 0.1 to 0.3 % more, in 1.8 times the CPU time: half of the time of a population
 does not depend on the number of its rows."""
-N_STRUCTURES, _WIDTHS_AMONG = 3, (3, 2, 1)
-"""Structures that a task takes from another of its form, and how many of them evolve: programs of
-five networks are expected to take 0.0 to 0.6 % longer than of all structures, and are chosen in two
-thirds of the time (decision 0199)."""
+N_STRUCTURES, _WIDTHS_AMONG = 3, (1, 1)
+"""Structures that a task takes from another, beside those of other arithmetic, and how many of them
+evolve (decisions 0199 and 0210)."""
+_LEADING = 64
+"""Rows of such a structure that the search of another task begins with."""
 _WIDE = (64, 12, 12, 8, 8, 8)
 """The same where alternatives of any structure are asked for."""
 _MOST = 64
@@ -55,11 +57,36 @@ def default_candidate(
 
 
 @dataclass(frozen=True, slots=True)
+class Lead:
+    """A structure of a task that the cost model likes, and its best rows there.
+
+    `values`: those of `holes`, of one row after the other.
+    """
+
+    sketch: str
+    holes: tuple[str, ...] = ()
+    values: tuple[tuple[int, ...], ...] = ()
+
+    @staticmethod
+    def of(sketch: Sketch, rows: Rows) -> Lead:
+        """The first of the best `rows`."""
+        columns = sketch.values(rows[:_LEADING])
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return Lead(sketch.name, tuple(columns), tuple(values))
+
+    def rows(self, sketch: Sketch) -> Rows:
+        """The nearest rows of the structure in another task."""
+        columns = zip(*self.values, strict=True)
+        values = {n: np.array(c) for n, c in zip(self.holes, columns, strict=False)}
+        return sketch.nearest(values, max(len(self.values), 1))
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """A default, and the structures of its task that the cost model likes best, in order."""
 
     candidate: Candidate
-    structures: tuple[str, ...]
+    structures: tuple[Lead, ...]
 
 
 def default_choice(
@@ -67,28 +94,41 @@ def default_choice(
     target: Target,
     n_threads: int,
     max_error: float = math.inf,
-    among: Collection[str] = (),
+    among: Collection[Lead] = (),
 ) -> Choice:
     """`default_candidate`; of those structures alone that are `among`, where the task has any.
 
-    Then they are those of a task of the same form. Raises NoValidSchedule as `default_steps`.
+    Then they are those of a task of the same form, whose best rows the search begins with. Raises
+    NoValidSchedule as `default_steps`.
     """
     policy = bearable_policy(dag, target, n_threads, max_error)
-    known = {name: sketch for name, sketch in policy.sketches.items() if name in among}
-    policy.sketches = known or policy.sketches
-    widths = _WIDTHS_AMONG if known else _WIDTHS
-    found = policy.unmeasured_best(widths, n_children=_CHILDREN)
-    first = list(islice(found, N_STRUCTURES))  # the best of each structure comes first
-    names = tuple(dict.fromkeys(candidate.sketch for candidate in first))
-    for candidate in islice(chain(first, found), _MOST):
+    leads = {lead.sketch: lead for lead in among if lead.sketch in policy.sketches}
+    begun = {name: lead.rows(policy.sketches[name]) for name, lead in leads.items()}
+    if leads:
+        policy.sketches = {n: s for n, s in policy.sketches.items() if n in leads}
+    pools = policy.unmeasured(_WIDTHS_AMONG if leads else _WIDTHS, False, _CHILDREN, begun)
+    for candidate in islice(policy.best_of(pools), _MOST):
         with contextlib.suppress(ScheduleError):
             lower(dag, candidate.steps)  # the analysis estimates buffers, lowering computes them
-            return Choice(candidate, names)
-    if known:
+            return Choice(candidate, _leads(policy, pools))
+    if leads:
         return default_choice(dag, target, n_threads, max_error)
     raise NoValidSchedule(
         f"no schedule fits task {dag.key}", "report the output of `autotune tasks --dag`"
     )
+
+
+def _leads(policy: SketchPolicy, pools: Mapping[str, Pool]) -> tuple[Lead, ...]:
+    """The best structures, and the best of each kind of arithmetic."""
+    best = sorted((float(scores[0]), name) for name, (_, scores, _) in pools.items())
+    names = dict.fromkeys(name for _, name in best[:N_STRUCTURES])
+    kinds = {policy.sketches[name].tags & ARITHMETIC for name in names}
+    for _, name in best[N_STRUCTURES:]:
+        kind = policy.sketches[name].tags & ARITHMETIC
+        if kind not in kinds:
+            kinds.add(kind)
+            names[name] = None
+    return tuple(Lead.of(policy.sketches[name], pools[name][0]) for name in names)
 
 
 def candidate_key(dag: ComputeDAG, target: Target, n_threads: int, max_error: float) -> str:

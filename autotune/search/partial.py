@@ -60,13 +60,9 @@ class Partial:
         smallest = {p.name: p.domain[0] for p in self.parameters}
         state = reduce(lambda state, step: apply(state, step, smallest), steps, self.state)
         structure = (*self.structure, tags) if tags else self.structure
-        return replace(
-            self,
-            state=state,
-            steps=(*self.steps, *steps),
-            done=self.done | set(done),
-            structure=structure,
-        )
+        is_done = self.done.union(done)
+        added = (*self.steps, *steps)
+        return Partial(state, added, self.parameters, structure, is_done, self.is_foreign)
 
     def hole(self, name: str, domain: tuple[int, ...], role: Role) -> Partial:
         """Declare a parameter; steps that name it are added later."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -51,6 +51,10 @@ MAX_INACCURATE = 3
 WINOGRAD_ERROR, NARROW_ERROR = 2e-5, 2e-5
 """Largest observed errors of minimal filtering with six points, such as F(4,3), and of three
 products of bfloat16 for one of float32 (6e-6 for many terms), relative to the largest output."""
+
+
+Pool: TypeAlias = tuple[Rows, Array, Rows]
+"""Valid rows of a structure, one per program, best first; estimated log2 seconds; identities."""
 
 
 class MeasuredSchedule(Protocol):
@@ -160,33 +164,16 @@ class SketchPolicy:
         return [self._candidate(name, *pools[name], k) for name, k in chosen]
 
     def unmeasured_best(
-        self,
-        widths: Sequence[int],
-        factor: float = math.inf,
-        one_per_order: bool = False,
-        n_children: int = CHILDREN,
+        self, widths: Sequence[int], factor: float = math.inf, one_per_order: bool = False
     ) -> Iterator[Candidate]:
-        """Best candidates by the estimate alone: the best of each structure, then the rest.
+        """`best_of` the pools of `unmeasured`."""
+        return self.best_of(self.unmeasured(widths, one_per_order), factor)
 
-        Only those estimated at most at `factor` times the best. `one_per_order`: of rows whose
-        programs certainly read their constants in the same order, the best alone lives on; without
-        it, the first hundreds may differ in prefetching and in tiles of pixels only.
+    def best_of(self, pools: Mapping[str, Pool], factor: float = math.inf) -> Iterator[Candidate]:
+        """Candidates by the estimate alone: the best of each structure, then the rest.
 
-        Structures evolve side by side. In generation g only the `widths[g]` best of them go on, so
-        most of the work is spent on few; the others keep the rows that they have. `n_children`: of
-        each parent.
+        Only those estimated at most at `factor` times the best.
         """
-        self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
-        seeds = {name: self._seed_rows(sketch) for name, sketch in self.sketches.items()}
-        pools = {name: found for name, found in seeds.items() if len(found[0])}
-        orders = {n: order_holes(self.dag, self.sketches[n]) for n in pools if one_per_order}
-        for width in widths:
-            for name in sorted(pools, key=lambda n: float(pools[n][1][0]))[:width]:
-                pools[name] = self._generation(self.sketches[name], *pools[name], n_children)
-                if one_per_order:
-                    kept = np.sort(first_of_each(pools[name][0][:, orders[name]]))
-                    rows, scores, identity = pools[name]
-                    pools[name] = rows[kept], scores[kept], identity[kept]
         least = min((float(scores[0]) for _, scores, _ in pools.values()), default=0.0)
         most = least + math.log2(factor)
         ranked = sorted(
@@ -196,6 +183,42 @@ class SketchPolicy:
             if score <= most
         )
         return (self._candidate(name, *pools[name][:2], k) for _, _, name, k in ranked)
+
+    def unmeasured(
+        self,
+        widths: Sequence[int],
+        one_per_order: bool = False,
+        n_children: int = CHILDREN,
+        begun: Mapping[str, Rows] | None = None,
+    ) -> dict[str, Pool]:
+        """The best rows of each structure that has any, by the estimate alone.
+
+        `one_per_order`: of rows whose programs certainly read their constants in the same order,
+        the best alone lives on; without it, the first hundreds may differ in prefetching and in
+        tiles of pixels only.
+
+        Structures evolve side by side. In generation g only the `widths[g]` best of them go on, so
+        most of the work is spent on few; the others keep the rows that they have. `n_children`: of
+        each parent. `begun`: rows of structures, around which these are looked for.
+        """
+        self.rng = np.random.default_rng([self._seed, self._n_observed, self._n_asked])
+        begun = begun or {}
+        seeds = {
+            name: self._score(sketch, self._around(sketch, begun[name]))
+            if name in begun
+            else self._seed_rows(sketch)
+            for name, sketch in self.sketches.items()
+        }
+        pools = {name: found for name, found in seeds.items() if len(found[0])}
+        orders = {n: order_holes(self.dag, self.sketches[n]) for n in pools if one_per_order}
+        for width in widths:
+            for name in sorted(pools, key=lambda n: float(pools[n][1][0]))[:width]:
+                pools[name] = self._generation(self.sketches[name], *pools[name], n_children)
+                if one_per_order:
+                    kept = np.sort(first_of_each(pools[name][0][:, orders[name]]))
+                    rows, scores, identity = pools[name]
+                    pools[name] = rows[kept], scores[kept], identity[kept]
+        return pools
 
     def near(self, name: str, row: Rows) -> Iterator[Candidate]:
         """A row of a structure and its relatives, those that the estimate likes best first."""
@@ -275,7 +298,7 @@ class SketchPolicy:
 
     # --- evolution ----------------------------------------------------------------------------
 
-    def _seed_rows(self, sketch: Sketch) -> tuple[Rows, Array, Rows]:
+    def _seed_rows(self, sketch: Sketch) -> Pool:
         """Random rows, those of other tasks, and relatives of the best, as `_score` gives them."""
         population = sketch.sample(min(POPULATION, 4 * sketch.size), self.rng)
         others = self._elite_pool.rows(self.dag.key, sketch, self.rng)
@@ -285,6 +308,12 @@ class SketchPolicy:
             again = np.repeat(good, max(1, POPULATION // (4 * len(good))), axis=0)
             population = np.concatenate([population, sketch.mutate(again, self.rng)])
         return self._score(sketch, population)
+
+    def _around(self, sketch: Sketch, rows: Rows) -> Rows:
+        """These rows, relatives of them, and others at random."""
+        again = np.repeat(rows, max(1, POPULATION // (2 * len(rows))), axis=0)
+        near = sketch.mutate(again, self.rng)
+        return np.concatenate([rows, near, sketch.sample(POPULATION // 4, self.rng)])
 
     def _evolve(
         self, sketch: Sketch, rows: Rows, scores: Array, identity: Rows
@@ -303,7 +332,7 @@ class SketchPolicy:
         scores: Array,
         identity: Rows,
         n_children: int = CHILDREN,
-    ) -> tuple[Rows, Array, Rows]:
+    ) -> Pool:
         """Parents and the `n_children` of each, as `_score` gives them."""
         parents = rows[:ELITE]
         if not len(parents):
@@ -321,8 +350,8 @@ class SketchPolicy:
         order = first[np.argsort(scores[first], kind="stable")]
         return rows[order], scores[order], identity[order]
 
-    def _score(self, sketch: Sketch, rows: Rows) -> tuple[Rows, Array, Rows]:
-        """Valid rows, one per program, best first; estimated log2 seconds; identities."""
+    def _score(self, sketch: Sketch, rows: Rows) -> Pool:
+        """Those of these rows that are valid."""
         rows = rows[first_of_each(rows)]
         is_trained = self.model.is_trained
         kept, identity, found = self._facts[sketch.name].programs(rows, is_trained)

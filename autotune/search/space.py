@@ -6,6 +6,7 @@ parameters, so sampling, mutation and crossover are array operations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from functools import lru_cache
@@ -56,6 +57,12 @@ class Tag(StrEnum):
     DOT2 = "dot2"
     DOT4 = "dot4"
     MATRICES = "matrices"
+
+
+ARITHMETIC = frozenset(
+    {Tag.WINOGRAD2, Tag.WINOGRAD4, Tag.NARROW3, Tag.DOT2, Tag.DOT4, Tag.MATRICES}
+)
+"""Tags of structures by what their multiply-adds are."""
 
 
 class Role(Enum):
@@ -114,6 +121,15 @@ class Sketch:
             p.name: np.asarray(p.domain, dtype=np.int64)[rows[:, k]]
             for k, p in enumerate(self.parameters)
         }
+
+    def nearest(self, values: Mapping[str, NDArray[np.int64]], n: int) -> Rows:
+        """`n` rows, whose holes have the values nearest to these, or their smallest ones."""
+        out = np.zeros((n, len(self.parameters)), np.int64)
+        for k, p in enumerate(self.parameters):
+            if p.name in values:
+                apart = np.abs(np.array(p.domain)[:, None] - values[p.name])
+                out[:, k] = np.argmin(apart, axis=0)
+        return out
 
     def bind(self, row: Rows) -> Steps:
         """The concrete schedule of one row, shape [n_parameters]."""

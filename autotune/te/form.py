@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any
 
-from autotune.te.codec import dag_to_json
-from autotune.te.dag import ComputeDAG
+from autotune.te.codec import dag_to_json, op_to_json
+from autotune.te.dag import Compute, ComputeDAG
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,19 @@ class Skeleton:
 
 def form_of(dag: ComputeDAG) -> Skeleton:
     """The form of a task: names count, numbers do not."""
+    return _without_numbers(dag_to_json(dag))
+
+
+def sums_of(dag: ComputeDAG) -> str:
+    """A task without numbers up to its last reduction, as text; of one without any, all of it."""
+    sums = [n for n, op in enumerate(dag.ops) if isinstance(op, Compute) and op.reduce_axes]
+    ops = dag.ops[: sums[-1] + 1] if sums else dag.ops
+    read = {x.tensor.name for op in ops if isinstance(op, Compute) for x in op.reads}
+    kept = [op_to_json(op) for op in ops if isinstance(op, Compute) or op.name in read]
+    return _without_numbers(kept).text
+
+
+def _without_numbers(data: Any) -> Skeleton:
     extents: list[float] = []
 
     def without_numbers(data: Any) -> Any:
@@ -44,5 +57,4 @@ def form_of(dag: ComputeDAG) -> Skeleton:
             case _:
                 return {name: without_numbers(data[name]) for name in sorted(data)}
 
-    text = json.dumps(without_numbers(dag_to_json(dag)))
-    return Skeleton(text, tuple(extents))
+    return Skeleton(json.dumps(without_numbers(data)), tuple(extents))

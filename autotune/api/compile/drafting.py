@@ -19,16 +19,24 @@ from functools import partial
 from itertools import chain
 
 from autotune.cache import FileStore, key_of
+from autotune.codec import coded
 from autotune.errors import AutotuneError
 from autotune.measure.processes.parallel_map import OnProgress, parallel_map
 from autotune.records import Log, MeasureRecord, ranked_records
 from autotune.search.alike import Chosen, Known, adapted, carried, known_of
 from autotune.search.cost.analytic import estimate_s
-from autotune.search.defaults import candidate_key, decode, default_choice, encode
+from autotune.search.defaults import (
+    Lead,
+    candidate_key,
+    decode,
+    default_choice,
+    encode,
+)
 from autotune.search.policy import Candidate
+from autotune.search.sketch import generate_sketches
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
-from autotune.te.form import Skeleton, form_of
+from autotune.te.form import Skeleton, form_of, sums_of
 
 _MOST_ALIKE = 2
 """Schedules of other extents that are tried before all structures are."""
@@ -36,6 +44,9 @@ _MOST_NEIGHBOURS, _MOST_CARRIED = 3, 6
 """Tasks of other extents, and measured schedules of each, that are carried over."""
 _NEARLY = 1.2
 """Seconds over the best of a task, within which its measured schedules are carried over."""
+
+
+_LEADS = coded(tuple[Lead, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,7 @@ class Draft:
     candidate: Candidate
     is_carried: bool = False
     is_adapted: bool = False
-    structures: tuple[str, ...] = ()
+    structures: tuple[Lead, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +70,10 @@ class _Item:
     dag: ComputeDAG
     measured: tuple[Known, ...] = ()
     alike: tuple[Known, ...] = ()
-    among: tuple[str, ...] = ()
+    among: tuple[Lead, ...] = ()
 
     def after(self, first: Draft | None) -> _Item:
-        """The same with the structures of the first task of its form."""
+        """The same with the structures of another task."""
         return self if first is None else replace(self, among=first.structures)
 
 
@@ -86,11 +97,12 @@ class Drafts:
     def drafts(self, dags: Sequence[ComputeDAG], tell: OnProgress) -> list[Draft]:
         """`of`, with the origins of the candidates."""
         forms = [form_of(dag) for dag in dags]
-        leaders = _leaders(dags, forms)
+        follows = self._follows(dags, forms)
+        keys = self._keys(dags, follows)
         measured = self._measured(forms)
         found: dict[int, Draft] = {}
         for n, form in enumerate(forms):
-            kept = None if form.text in measured else self._kept(dags[n], dags[leaders[n]])
+            kept = None if form.text in measured else self._kept(keys[n])
             found |= {} if kept is None else {n: kept}
         n_before = len(found)
 
@@ -99,31 +111,31 @@ class Drafts:
 
         missing = [n for n in range(len(dags)) if n not in found]
         items = {n: self._item(dags[n], forms[n], measured) for n in missing}
-        for those in ([n for n in missing if leaders[n] == n], missing):
-            todo = [n for n in those if n not in found]
+        while missing:
+            todo = [n for n in missing if follows[n] == n or follows[n] in found]
+            missing = [n for n in missing if n not in todo]
             n_before = len(found)
-            made = parallel_map(
-                self._draft, [items[n].after(found.get(leaders[n])) for n in todo], tell_all
-            )
-            for n, one in zip(todo, made, strict=True):
+            chosen = [items[n].after(found.get(follows[n])) for n in todo]
+            for n, one in zip(todo, parallel_map(self._draft, chosen, tell_all), strict=True):
                 found[n] = one
-                self._keep(dags[n], dags[leaders[n]], forms[n], one)
+                self._keep(dags[n], keys[n], forms[n], one)
         return [found[n] for n in range(len(dags))]
 
     def untuned(self, dag: ComputeDAG, dags: Sequence[ComputeDAG]) -> Candidate:
         """The default of one of the tasks of a network of which nothing is known."""
         forms = [form_of(one) for one in dags]
-        at = next(n for n, one in enumerate(dags) if one.key == dag.key)
-        leader = dags[_leaders(dags, forms)[at]]
-        first = self._sought(leader, leader)
-        return (first if leader.key == dag.key else self._sought(dag, leader, first)).candidate
+        follows = self._follows(dags, forms)
+        keys = self._keys(dags, follows)
 
-    def _sought(self, dag: ComputeDAG, leader: ComputeDAG, first: Draft | None = None) -> Draft:
-        kept = self._kept(dag, leader)
-        if kept is None:
-            kept = self._draft(_Item(dag).after(first))
-            self._keep_searched(dag, leader, kept)
-        return kept
+        def sought(n: int) -> Draft:
+            kept = self._kept(keys[n])
+            if kept is None:
+                first = None if follows[n] == n else sought(follows[n])
+                kept = self._draft(_Item(dags[n]).after(first))
+                self._keep_searched(keys[n], kept)
+            return kept
+
+        return sought(next(n for n, one in enumerate(dags) if one.key == dag.key)).candidate
 
     @property
     def _draft(self) -> Callable[[_Item], Draft]:
@@ -144,35 +156,52 @@ class Drafts:
             return None
         return Chosen(self.store, self.target, self.n_threads, self.max_error)
 
-    def _key(self, dag: ComputeDAG, leader: ComputeDAG) -> str:
-        of = self.target, self.n_threads, self.max_error
-        own = candidate_key(dag, *of)
-        return own if dag is leader else key_of("follower", own, candidate_key(leader, *of))
+    def _follows(self, dags: Sequence[ComputeDAG], forms: Sequence[Skeleton]) -> list[int]:
+        """For each task the one whose structures it looks at, or itself.
 
-    def _kept(self, dag: ComputeDAG, leader: ComputeDAG) -> Draft | None:
-        key = self._key(dag, leader)
+        Of tasks with the same structures: that of its form with the median of operations; for this
+        one, the same among those with its sums, whatever is done with these.
+        """
+        names = parallel_map(partial(_structures, target=self.target), dags)
+        firsts = _leaders(dags, [f.text + n for f, n in zip(forms, names, strict=True)])
+        heads = sorted(set(firsts))
+        own = [dags[n] for n in heads]
+        sums = [sums_of(dags[n]) + names[n] for n in heads]
+        chiefs = dict(zip(heads, _leaders(own, sums), strict=True))
+        return [heads[chiefs[n]] if first == n else first for n, first in enumerate(firsts)]
+
+    def _keys(self, dags: Sequence[ComputeDAG], follows: Sequence[int]) -> list[str]:
+        """Digests of all that the candidates depend on."""
+        own = [candidate_key(d, self.target, self.n_threads, self.max_error) for d in dags]
+
+        def key(n: int) -> str:
+            return own[n] if follows[n] == n else key_of("follower", own[n], key(follows[n]))
+
+        return [key(n) for n in range(len(dags))]
+
+    def _kept(self, key: str) -> Draft | None:
         content = self.store.get(key) if self.store else None
         if self.store is None or content is None:
             return None
         with suppress(ValueError):  # of a format that this is not
             structures = json.loads(self.store.get(key_of("structures", key)) or b"[]")
-            return Draft(decode(content), structures=tuple(structures))
+            return Draft(decode(content), structures=_LEADS.read(structures))
         return None
 
     def _chosen_before(self, form: Skeleton) -> list[Known]:
         return self._chosen.of(form) if self._chosen else []
 
-    def _keep(self, dag: ComputeDAG, leader: ComputeDAG, form: Skeleton, draft: Draft) -> None:
+    def _keep(self, dag: ComputeDAG, key: str, form: Skeleton, draft: Draft) -> None:
         if self.store is None or self._chosen is None or draft.is_carried:
             return
         self._chosen.add(form, known_of(dag, draft.candidate))
         if not draft.is_adapted:
-            self._keep_searched(dag, leader, draft)
+            self._keep_searched(key, draft)
 
-    def _keep_searched(self, dag: ComputeDAG, leader: ComputeDAG, draft: Draft) -> None:
+    def _keep_searched(self, key: str, draft: Draft) -> None:
         if self.store is not None:
-            key = self._key(dag, leader)
-            self.store.put(key_of("structures", key), json.dumps(draft.structures).encode())
+            structures = json.dumps(_LEADS.write(draft.structures)).encode()
+            self.store.put(key_of("structures", key), structures)
             self.store.put(key, encode(draft.candidate))
 
     def _measured(self, forms: Sequence[Skeleton]) -> Mapping[str, list[list[Known]]]:
@@ -209,16 +238,21 @@ def _nearest(form: Skeleton, tasks: Iterable[list[Known]]) -> list[list[Known]]:
     return sorted(tasks, key=lambda known: form.distance(known[0].extents))[:_MOST_NEIGHBOURS]
 
 
-def _leaders(dags: Sequence[ComputeDAG], forms: Sequence[Skeleton]) -> list[int]:
-    """For each task the one of its form with the median of operations, which may be itself."""
-    of_form: dict[str, list[int]] = {}
-    for n, form in enumerate(forms):
-        of_form.setdefault(form.text, []).append(n)
+def _leaders(dags: Sequence[ComputeDAG], texts: Sequence[str]) -> list[int]:
+    """For each task the one of its text with the median of operations, which may be itself."""
+    alike: dict[str, list[int]] = {}
+    for n, text in enumerate(texts):
+        alike.setdefault(text, []).append(n)
     middle = {
-        text: sorted(those, key=lambda n: (dags[n].flops, dags[n].key))[len(those) // 2]
-        for text, those in of_form.items()
+        text: sorted(those, key=lambda n: (dags[n].flops, dags[n].key))[len(those) * 3 // 4]
+        for text, those in alike.items()
     }
-    return [middle[form.text] for form in forms]
+    return [middle[text] for text in texts]
+
+
+def _structures(dag: ComputeDAG, target: Target) -> str:
+    """The names of all structures of a task."""
+    return " ".join(sketch.name for sketch in generate_sketches(dag, target))
 
 
 def _draft(item: _Item, target: Target, n_threads: int, max_error: float) -> Draft:

@@ -503,20 +503,30 @@ class _Walk:
         busy = _BUSY / vector_passes(lanes, self.target)
         least = np.minimum(busy / accumulators, 1.0) if self.op.reduce_axes else 0.0
         share = np.ones(self.n)
+        for extent, tile, whole, rest in self._tails:
+            last = np.where(rest > 0, np.maximum(rest / tile, least), 0.0)
+            share = share * (whole + last) / np.ceil(extent / tile)
+        return share
+
+    @cached_property
+    def _tails(self) -> list[tuple[Array, Array, Array, Array]]:
+        """Of each split with a remainder: extent, tile, whole tiles, and what is left.
+
+        A quotient of whole numbers is rounded to one only where it is one.
+        """
+        found = []
         for rel, extent in self.nest.splits_around:
             if rel.tail == "split":
                 tile = full(rel.factors[-1], self.n)
-                rest = extent % tile
-                last = np.where(rest > 0, np.maximum(rest / tile, least), 0.0)
-                share = share * (extent // tile + last) / np.ceil(extent / tile)
-        return share
+                whole = np.floor(extent / tile)
+                found.append((extent, tile, whole, extent - whole * tile))
+        return found
 
     def _versions(self) -> Array:
         """Copies of the loops: each split with a remainder doubles the body of its tile loops."""
         copies = np.ones(self.n)
-        for rel, extent in self.nest.splits_around:
-            if rel.tail == "split":
-                copies = copies * np.where(extent % full(rel.factors[-1], self.n), 2.0, 1.0)
+        for _, _, _, rest in self._tails:
+            copies = copies * np.where(rest > 0, 2.0, 1.0)
         return copies
 
     def _waste(self) -> Array:
