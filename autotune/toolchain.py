@@ -36,6 +36,7 @@ _WASM_FLAGS = (
     ),
     "--gc-sections",
 )
+_WASM_SHARED_FLAGS = ["--shared-memory", f"--max-memory={1 << 32}"]
 _C_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables")
 
 
@@ -117,16 +118,22 @@ def static_program(source: str, machine: str) -> bytes:
 
 
 def link_wasm(
-    objects: Sequence[Path], made: Path, exported: Collection[str], known: Iterable[str]
+    objects: Sequence[Path],
+    made: Path,
+    exported: Collection[str],
+    known: Iterable[str],
+    is_shared: bool,
 ) -> bytes:
     """A module of WebAssembly that can be placed anywhere: see `codegen.wasm`.
 
     `exported`: its functions for others; none: all. `known`: names that nothing need define.
+    `is_shared`: whether threads share its memory.
     Raises MissingDependency without the linker, CodegenError where it refuses the objects.
     """
     names = made.with_suffix(".known")
     names.write_text("\n".join(known), encoding="utf-8")
     flags = [f"--export={name}" for name in exported] or ["--export-dynamic"]
+    flags += _WASM_SHARED_FLAGS * is_shared
     command = [*_wasm_linker(), *_WASM_FLAGS, *flags, f"--allow-undefined-file={names}"]
     done = subprocess.run(
         [*command, "-o", str(made), *map(str, objects)], capture_output=True, text=True, check=False

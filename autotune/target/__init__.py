@@ -13,6 +13,7 @@ from autotune.target.cpu import llvm_version as llvm_version
 from autotune.target.cpu import missing_features as missing_features
 from autotune.target.cpu import needed_features as needed_features
 from autotune.target.cpu import runs_here as runs_here
+from autotune.target.cpu import with_threads as with_threads
 from autotune.target.naming import common_target as common_target
 from autotune.target.naming import demands as demands
 from autotune.target.naming import is_of_file as is_of_file

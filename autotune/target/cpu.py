@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -197,6 +197,14 @@ def difference(theirs: Target, ours: Target) -> str:
         found = sorted(name[1:] for name in names if name.startswith("+"))
         parts += [f"only the CPU {where} has {', '.join(found)}"] if found else []
     return "; ".join(parts) or "the features are written in another way"
+
+
+def with_threads(target: Target, n_threads: int) -> Target:
+    """`target` with the feature that code for several threads needs, where it is an own one."""
+    feature = target.isa.threads
+    if n_threads < 2 or not feature:
+        return target
+    return replace(target, features=f"{target.features},+{feature}")
 
 
 def runs_here(target: Target) -> bool:

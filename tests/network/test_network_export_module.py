@@ -197,9 +197,49 @@ def test_wrong_calls_say_what_is_wrong(tmp_path: Path) -> None:
         assert part in text
 
 
+THREADED = """f (float[n, 48] x, float[48, 96] w, float[96, 48] v) => (float[n, 48] y)
+    { a = MatMul(x, w) b = Relu(a) c = MatMul(b, v) d = Softmax(c) y = Add(d, x) }"""
+
+
+def test_any_number_of_threads_computes_the_same_bits(tmp_path: Path) -> None:
+    node()
+    model = parsed(THREADED)
+    write_module(compiled(model, threads=2, dims={"n": (64, 200)}), "net", tmp_path, True)
+    script = """
+    import {create} from "./net.mjs";
+    let seed = 1;
+    const numbers = (n) => Float32Array.from({length: n}, () => {
+      seed = seed * 16807 % 2147483647;
+      return seed / 2147483647 - 0.5;
+    });
+    const [w, v] = [numbers(48 * 96), numbers(96 * 48)];
+    const all = [64, 200].map((n) => ({x: numbers(n * 48), w, v}));
+    const results = async (threads) => {
+      const model = await create({threads}), found = [];
+      if (model.threads !== (threads ?? 2)) throw new Error(`${model.threads} threads`);
+      for (let k = 0; k < 50; k++) found.push(all.map((inputs) => String(model.run(inputs).y)));
+      model.close();
+      return found;
+    };
+    const alone = await results(1);
+    if (new Set(alone.map(String)).size !== 1) throw new Error("other bits on one thread");
+    for (const threads of [undefined, 2, 3])
+      console.log(String(await results(threads)) === String(alone));
+    await create({threads: 0}).catch((error) => console.log(error.message));
+    await create({worker: new URL("./none.mjs", import.meta.url)})
+        .catch(({message}) => console.log(message));
+    await import("./example.mjs");  // its worker does not keep the process
+    """
+    told = run_script(script, tmp_path).splitlines()
+    assert told[:4] == [*["true"] * 3, "0 is no number of threads"]
+    assert told[4].startswith("net: no thread: ")
+    assert told[5].startswith("y Float32Array(4)")
+    assert "`net.worker.mjs`" in (tmp_path / "README.md").read_text()
+
+
 def test_what_a_module_cannot_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has one thread"):
-        autotune.compile(parsed(MODELS["floats"]), target="wasm32", threads=2)
+    with pytest.raises(UsageError, match="of one thread"):
+        autotune.compile(parsed(MODELS["floats"]), target="wasm32", threads=2, runner="node")
     try:
         hybrid = autotune.compile(saved(DETECTOR, tmp_path), check=False, target="wasm32")
     except MissingDependency as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from autotune.network.runtime.exported import ExportedModel
 from autotune.network.runtime.loading import model_of
 from autotune.toolchain import Toolchain, toolchain
 from tests.decoders import VOCABULARY, WIDTH, decoder
+from tests.node import node, run_script
 
 CAPACITY, PLACES = 12, 6
 STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -169,5 +171,89 @@ def test_a_recurrent_state_is_replaced(tmp_path: Path) -> None:
 def test_others_say_who_keeps_the_state(artifact: Artifact, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="has a state"):
         ExportedModel(folder / "libnet.so")
-    with pytest.raises(ArtifactError, match="do not keep"):
-        write_module(artifact, "net", tmp_path, False)
+
+
+SESSIONS = """
+import fs from "node:fs";
+import {create} from "./net.mjs";
+const {given, tokens} = JSON.parse(fs.readFileSync("inputs.json"));
+const model = await create({sessions: 2}), told = [];
+const sessions = given.map(({states}) => {
+  const session = model.session();
+  session.begin({encoder_hidden_states: Float32Array.from(states),
+                 encoder_attention_mask: new BigInt64Array(PLACES).fill(1n)});
+  return session;
+});
+for (const each of tokens)
+  each.forEach((ids, k) => {
+    const {logits} = sessions[k].step({input_ids: BigInt64Array.from(ids, BigInt)});
+    told.push({logits: [...logits], length: sessions[k].length});
+  });
+const failures = [
+  () => model.session(),
+  () => sessions[0].step({input_ids: new BigInt64Array(1)}),
+  () => sessions[0].step({}),
+  () => model.run({}),
+].map((call) => { try { return `${call()}`; } catch (error) { return error.message; } });
+const first = new BigInt64Array(1).fill(BigInt(tokens[0][1][0]));
+sessions[1].reset();
+const [again] = sessions[1].step({input_ids: first}).logits;
+console.log(JSON.stringify({told, failures, again, threads: model.threads}));
+""".replace("PLACES", str(PLACES))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sessions_of_a_module_compute_what_those_of_python_compute(
+    threads: int, tmp_path: Path
+) -> None:
+    node()
+    told: dict[str, Any] = {"capacity": CAPACITY, "dims": {"encoder": PLACES}, "scores": "all"}
+    model = decoder(layers=4, cross="hidden")
+    try:
+        made = autotune.compile(model, target="wasm32", threads=threads, check=False, **told)
+    except MissingDependency as error:
+        pytest.skip(error.message)
+    write_module(made.artifact, "net", tmp_path, False)
+    here = model_of(autotune.compile(model, threads=1, check=False, **told).artifact)
+    ours, given = [here.session() for _ in range(2)], [encoded(seed) for seed in range(2)]
+    rng = np.random.default_rng(0)
+    tokens = [[rng.integers(0, VOCABULARY, n).tolist() for _ in ours] for n in (5, 1, 4, 2)]
+    states = [{"states": one["encoder_hidden_states"].ravel().tolist()} for one in given]
+    (tmp_path / "inputs.json").write_text(json.dumps({"given": states, "tokens": tokens}))
+    found = json.loads(run_script(SESSIONS, tmp_path))
+    for session, one in zip(ours, given, strict=True):
+        session.begin(one)
+    steps = iter(found["told"])
+    for each in tokens:
+        for session, ids in zip(ours, each, strict=True):
+            expected, step = session.step(np.array([ids])), next(steps)
+            logits = np.array(step["logits"], np.float32).reshape(expected.shape)
+            np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+            assert step["length"] == session.length
+    texts = ("no room for another", "no room for 1", "'input_ids' is missing", "call session()")
+    assert all(text in said for text, said in zip(texts, found["failures"], strict=True))
+    np.testing.assert_allclose(found["again"], found["told"][1]["logits"][0], rtol=1e-5)
+    assert found["threads"] == threads
+
+
+def test_a_module_replaces_a_recurrent_state(tmp_path: Path) -> None:
+    node()
+    told: dict[str, Any] = {"state": {"h": "hn"}, "check": False}
+    model = onnx.parser.parse_model(RECURRENT)
+    try:
+        made = autotune.compile(model, target="wasm32", **told)
+    except MissingDependency as error:
+        pytest.skip(error.message)
+    write_module(made.artifact, "net", tmp_path, False)
+    session = model_of(autotune.compile(model, threads=1, **told).artifact).session()
+    given = np.random.default_rng(0).normal(size=(3, 1, 4)).astype(np.float32)
+    script = f"""
+    import {{create}} from "./net.mjs";
+    const session = (await create()).session();
+    for (const x of {given[:, 0].tolist()})
+      console.log(JSON.stringify([...session.step({{x: Float32Array.from(x)}}).y]));
+    """
+    found = [json.loads(line) for line in run_script(script, tmp_path).splitlines()]
+    expected = [session.step(x)[0] for x in given]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert run_script('await import("./example.mjs")', tmp_path).startswith("y Float32Array(4)")

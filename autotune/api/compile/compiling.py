@@ -176,10 +176,10 @@ def _planned(
     known: tuple[Variant, ...] = (),
 ) -> CompilePlan:
     """`known`: the variants where the request names no shapes."""
-    if not target.isa.has_threads:
-        if (request.threads or 1) > 1:
-            raise UsageError(f"code for {target.cpu} has one thread", "leave out `threads`")
-        n_threads = 1
+    if target.isa.threads:
+        n_threads = request.threads or 1
+        if n_threads > 1 and request.runner:
+            raise UsageError("a runner checks code of one thread", "leave out `runner`")
     store = program_store() if request.cache else None
     bound, size = bind(request, known, store), request.max_size
     for text in bound.notes:

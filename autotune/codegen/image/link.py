@@ -89,16 +89,17 @@ class Image:
             begin += n_bytes
 
 
-def link(parts: Sequence[Part], exported: Collection[str] = ()) -> Image:
+def link(parts: Sequence[Part], exported: Collection[str] = (), is_shared: bool = False) -> Image:
     """The image of all `parts`.
 
     A module of WebAssembly (`wasm`) is all code, defines `exported` alone where that names
     something, and has no suffixes; its symbols are slots behind the one where it is placed.
+    `is_shared`: whether its memory is one of several threads.
     Raises CodegenError for other than objects, two that define one name, or code that cannot be
     moved.
     """
     if parts and parts[0].data.startswith(wasm.MAGIC):
-        data, slots = wasm.link_modules([part.data for part in parts], exported)
+        data, slots = wasm.link_modules([part.data for part in parts], exported, is_shared)
         regions = {str(region): len(data) * (region is Region.CODE) for region in Region}
         return Image(WASM32.name, data, regions, slots, {}, ())
     objects = [(read_object(part.data), part.suffix) for part in parts]

@@ -31,21 +31,25 @@ LIBRARY = (
 """Functions of others that code may call: `module.mjs` has them."""
 MEASURING = ("clock_gettime", "sched_setaffinity")
 """Those that a measuring program has beside them."""
+WAITING = ("autotune_sleep", "autotune_wake")
+"""Those of threads."""
 
 
 def link_modules(
-    objects: Sequence[bytes], exported: Collection[str] = ()
+    objects: Sequence[bytes], exported: Collection[str] = (), is_shared: bool = False
 ) -> tuple[bytes, Mapping[str, int]]:
     """The module of relocatable objects, and the slots of its functions by name.
 
-    `exported`: functions that are called from outside; all where none is named. Raises
+    `exported`: functions that are called from outside; all where none is named. `is_shared`:
+    whether threads share its memory, which it writes its data to when it is placed first. Raises
     MissingDependency without the linker, CodegenError where it refuses the objects.
     """
     with work_folder() as folder:
         paths = [Path(folder, f"{n}.o") for n in range(len(objects))]
         for path, data in zip(paths, objects, strict=True):
             path.write_bytes(data)
-        made = link_wasm(paths, Path(folder, "module.wasm"), exported, (*LIBRARY, *MEASURING))
+        known = (*LIBRARY, *MEASURING, *WAITING * is_shared)
+        made = link_wasm(paths, Path(folder, "module.wasm"), exported, known, is_shared)
     names = sorted(_exported(made))
     return made, {name: slot for slot, name in enumerate(names)}
 

@@ -131,8 +131,9 @@ def native_ir(module: ModuleType, isa: Isa, exported: tuple[str, ...], prefix: s
     ]
     known = {f.name: (f"{prefix}{f.name}", len(f.args.args)) for f in functions}
     texts = [_Function(f, known, vars(module), f.name not in exported).text() for f in functions]
-    runtime = _RUNTIME.replace("$FUTEX", str(isa.futex))
-    runtime = runtime.replace("$DECLARED", isa.pause_declaration).replace("$PAUSE", isa.pause_call)
+    runtime = _RUNTIME.replace("$DECLARED", isa.pause_declaration)
+    runtime = runtime.replace("$PAUSE", isa.pause_call)
+    runtime += isa.system_ir or _LINUX.replace("$FUTEX", str(isa.futex))
     return "\n".join([runtime, isa.denormals_ir, *texts])
 
 
@@ -354,8 +355,54 @@ _RUNTIME = (
     + _memory("load_sequential", "seq_cst")
     + _written("store", "monotonic")
     + _written("store_release", "release")
-    + f"""
+    + """
 $DECLARED
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+define internal i64 @native.add(i64 %at, i64 %amount) alwaysinline {
+  %p = inttoptr i64 %at to ptr
+  %v = atomicrmw add ptr %p, i64 %amount seq_cst
+  ret i64 %v
+}
+define internal i64 @native.compare_exchange(i64 %at, i64 %old, i64 %new) alwaysinline {
+  %p = inttoptr i64 %at to ptr
+  %both = cmpxchg ptr %p, i64 %old, i64 %new seq_cst seq_cst
+  %v = extractvalue { i64, i1 } %both, 0
+  ret i64 %v
+}
+define internal i64 @native.pause() alwaysinline {
+  $PAUSE
+  ret i64 0
+}
+define internal i64 @native.invoke(i64 %f, i64 %table, i64 %begin, i64 %end) alwaysinline {
+  %code = inttoptr i64 %f to ptr
+  %p = inttoptr i64 %table to ptr
+  call void %code(ptr %p, i64 %begin, i64 %end)
+  ret i64 0
+}
+define internal i64 @native.call(i64 %f, i64 %first, i64 %second) alwaysinline {
+  %code = inttoptr i64 %f to ptr
+  %r = call i64 %code(i64 %first, i64 %second)
+  ret i64 %r
+}
+define internal i64 @native.copy(i64 %to, i64 %source, i64 %n_bytes) alwaysinline {
+  %p = inttoptr i64 %to to ptr
+  %q = inttoptr i64 %source to ptr
+  call void @llvm.memcpy.p0.p0.i64(ptr %p, ptr %q, i64 %n_bytes, i1 false)
+  ret i64 0
+}
+define internal i64 @native.flush_denormals() alwaysinline {
+  %v = call i32 @flush_denormals()
+  %result = zext i32 %v to i64
+  ret i64 %result
+}
+define internal i64 @native.restore_denormals(i64 %former) alwaysinline {
+  %v = trunc i64 %former to i32
+  call void @restore_denormals(i32 %v)
+  ret i64 0
+}"""
+)
+_LINUX = f"""
 declare i32 @sched_yield()
 declare i64 @syscall(i64, ...)
 declare i32 @clock_gettime(i32, ptr)
@@ -363,23 +410,7 @@ declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(i64)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
-define internal i64 @native.add(i64 %at, i64 %amount) alwaysinline {{
-  %p = inttoptr i64 %at to ptr
-  %v = atomicrmw add ptr %p, i64 %amount seq_cst
-  ret i64 %v
-}}
-define internal i64 @native.compare_exchange(i64 %at, i64 %old, i64 %new) alwaysinline {{
-  %p = inttoptr i64 %at to ptr
-  %both = cmpxchg ptr %p, i64 %old, i64 %new seq_cst seq_cst
-  %v = extractvalue {{ i64, i1 }} %both, 0
-  ret i64 %v
-}}
-define internal i64 @native.pause() alwaysinline {{
-  $PAUSE
-  ret i64 0
-}}
 define internal i64 @native.give_way() {{
   %r = call i32 @sched_yield()
   ret i64 0
@@ -392,22 +423,6 @@ define internal i64 @native.sleep_while(i64 %at, i64 %value) noinline {{
 }}
 define internal i64 @native.wake(i64 %at, i64 %count) noinline {{
   %r = call i64 (i64, ...) @syscall(i64 $FUTEX, i64 %at, i64 129, i64 %count, i64 0, i64 0, i64 0)
-  ret i64 0
-}}
-define internal i64 @native.invoke(i64 %f, i64 %table, i64 %begin, i64 %end) alwaysinline {{
-  %code = inttoptr i64 %f to ptr
-  call void %code(i64 %table, i64 %begin, i64 %end)
-  ret i64 0
-}}
-define internal i64 @native.call(i64 %f, i64 %first, i64 %second) alwaysinline {{
-  %code = inttoptr i64 %f to ptr
-  %r = call i64 %code(i64 %first, i64 %second)
-  ret i64 %r
-}}
-define internal i64 @native.copy(i64 %to, i64 %source, i64 %n_bytes) alwaysinline {{
-  %p = inttoptr i64 %to to ptr
-  %q = inttoptr i64 %source to ptr
-  call void @llvm.memcpy.p0.p0.i64(ptr %p, ptr %q, i64 %n_bytes, i1 false)
   ret i64 0
 }}
 define internal i64 @native.start_thread(i64 %f, i64 %argument) noinline {{
@@ -436,16 +451,6 @@ define internal i64 @native.bind_thread(i64 %mask, i64 %n_bytes) noinline {{
   %result = sext i32 %r to i64
   ret i64 %result
 }}
-define internal i64 @native.flush_denormals() alwaysinline {{
-  %v = call i32 @flush_denormals()
-  %result = zext i32 %v to i64
-  ret i64 %result
-}}
-define internal i64 @native.restore_denormals(i64 %former) alwaysinline {{
-  %v = trunc i64 %former to i32
-  call void @restore_denormals(i32 %v)
-  ret i64 0
-}}
 define internal i64 @native.nanoseconds() noinline {{
   %time = alloca [2 x i64]
   %r = call i32 @clock_gettime(i32 {_MONOTONIC}, ptr %time)
@@ -456,4 +461,3 @@ define internal i64 @native.nanoseconds() noinline {{
   %t = add i64 %s_ns, %ns
   ret i64 %t
 }}"""
-)

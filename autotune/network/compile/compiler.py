@@ -17,6 +17,7 @@ from typing import TypeAlias
 from autotune.cache import FileStore, key_of, package_key
 from autotune.codegen.compile import LLVM_VERSION
 from autotune.codegen.image.link import Image, Part, link
+from autotune.codegen.team import team
 from autotune.codegen.team.native_object import ports_object, team_object
 from autotune.codegen.team.ports_code import EXPORTED, SYMBOLS
 from autotune.config import AUTO
@@ -28,7 +29,7 @@ from autotune.loopir.nodes import Program, with_strides
 from autotune.measure.processes.parallel_map import OnProgress
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.artifact.container import Bytes
-from autotune.network.artifact.table import RUN, entry_name
+from autotune.network.artifact.table import KERNELS, RUN, entry_name
 from autotune.network.compile.aliasing import Alias, alias_roots, aliases
 from autotune.network.compile.entry import compile_entry
 from autotune.network.compile.layout import ConstantPool, NetworkLayout, Unit, value_name
@@ -39,7 +40,7 @@ from autotune.network.compile.works import works_of
 from autotune.schedule.exact import exact_steps
 from autotune.schedule.steps import Algorithm, Steps, steps_text
 from autotune.strides import dense
-from autotune.target import Target, common_target
+from autotune.target import Target, common_target, with_threads
 from autotune.te.dag import ComputeDAG
 from autotune.version import __version__
 
@@ -112,6 +113,9 @@ def compile_builds(
 
     What all of them run (calls, the team) is code for the most that they have in common.
     """
+    builds = [
+        replace(build, target=with_threads(build.target, build.n_threads)) for build in builds
+    ]
     targets = [build.target for build in builds]
     drawn = [_drawn(build, len(builds) > 1, verify, store) for build in builds]
     constants = ConstantPool(unit for one in drawn for units in one.units for unit in units)
@@ -124,7 +128,8 @@ def compile_builds(
     data = constants.data()
     each = [(one, build) for build, own in zip(builds, layouts, strict=True) for one in own]
     entries = [_entry(one, build.target, store, n) for n, (one, build) in enumerate(each)]
-    image = link_networks([*objects, *_shared(common_target(targets), store)], entries)
+    common = common_target(targets)
+    image = link_networks([*objects, *_shared(common, store)], entries, common.isa.has_threads)
     numbers = iter(range(len(each)))
     first, *others = (
         _made(build, own, image, numbers, data) for build, own in zip(builds, layouts, strict=True)
@@ -186,12 +191,17 @@ def _drawn(build: Build, is_one_of: bool, verify: bool, store: FileStore | None)
     return drawn
 
 
-def link_networks(objects: Sequence[bytes], entries: Sequence[bytes]) -> Image:
+def link_networks(
+    objects: Sequence[bytes], entries: Sequence[bytes], has_threads: bool = True
+) -> Image:
     """The code of networks, each with its entry: see `entry_name`."""
     parts = [Part(data, entry_name("", n)) for n, data in enumerate(entries)]
     called = [f"{SYMBOLS}{name}" for name in EXPORTED]
     called += [entry_name(RUN, n) for n in range(len(parts))]
-    return link([*map(Part, objects), *parts], called)
+    if has_threads:
+        called += [f"{team.SYMBOLS}{name}" for name in team.EXPORTED]
+        called += [entry_name(KERNELS, n) for n in range(len(parts))]
+    return link([*map(Part, objects), *parts], called, is_shared=has_threads)
 
 
 def _artifact(
@@ -225,7 +235,7 @@ def _artifact(
 
 def _entry(layout: NetworkLayout, target: Target, store: FileStore | None, number: int) -> bytes:
     """The object with the main functions of a network."""
-    named = 0 if target.isa.has_threads else number
+    named = number if target.architecture.is_module else 0
     make = partial(compile_entry, layout.launches, layout.n_bases, target, named)
     return _kept(store, target, f"entry {named} {layout.n_bases} {layout.launches!r}", make)
 

@@ -14,11 +14,12 @@ a table and a range, which the team divides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from autotune.codegen.team.team import SYMBOLS
-from autotune.network.artifact.table import PROFILE, RUN, entry_name
+from autotune.network.artifact.table import KERNELS, PROFILE, RUN, entry_name
 from autotune.target import Target
 from autotune.target.isa import Isa
 
@@ -51,23 +52,29 @@ def compile_entry(
 ) -> bytes:
     """Object with `RUN` and `PROFILE`; symbols of kernels and the team are left open.
 
-    `number`: of the entry, which is in the name where there are no threads: then it has `RUN`
-    alone.
+    Where there are no threads it has `RUN` alone. `number`: of the entry, which is in the names of
+    a module.
     """
     # compiled networks run without LLVM
     from autotune.codegen.llvm_target import emitted, parsed, target_machine
 
     machine = target_machine(target, 1)
     isa = target.isa
+    named = partial(entry_name, number=number) if target.architecture.is_module else str
     if isa.has_threads:
-        text = entry_ir(launches, n_bases, isa)
+        text = entry_ir(launches, n_bases, isa, named)
     else:
-        text = alone_ir(launches, n_bases, isa, entry_name(RUN, number))
+        text = alone_ir(launches, n_bases, isa, named(RUN))
     return emitted(parsed(text, machine), machine, target)
 
 
-def entry_ir(launches: Sequence[Launch], n_bases: int, isa: Isa) -> str:
-    """LLVM IR of both main functions, which call the kernels by their symbols."""
+def entry_ir(
+    launches: Sequence[Launch], n_bases: int, isa: Isa, named: Callable[[str], str] = str
+) -> str:
+    """LLVM IR of both main functions, which call the kernels by their symbols.
+
+    `named`: what a symbol of the entry is called.
+    """
     return "\n".join(
         [
             *_declarations(launches),
@@ -75,9 +82,13 @@ def entry_ir(launches: Sequence[Launch], n_bases: int, isa: Isa) -> str:
             isa.denormals_ir,
             *_alone(launches, n_bases),
             *(line for n, x in enumerate(launches) for line in _part(n, x, n_bases)),
-            _kernels(launches),
+            _kernels(launches, named(KERNELS)),
             _MAIN.format(
-                run=RUN, profile=PROFILE, team=SYMBOLS, job=8 * n_bases, times=8 * (n_bases + 1)
+                run=named(RUN),
+                profile=named(PROFILE),
+                team=SYMBOLS,
+                job=8 * n_bases,
+                times=8 * (n_bases + 1),
             ),
         ]
     )
@@ -98,7 +109,7 @@ def _declarations(launches: Sequence[Launch]) -> Iterator[str]:
 def _alone(
     launches: Sequence[Launch],
     n_bases: int,
-    head: str = "define internal void @alone(ptr %table)",
+    head: str = "define internal void @alone(ptr %table, i64 %begin, i64 %end)",
 ) -> Iterator[str]:
     yield f"{head} {{"
     yield "  %former = call i32 @flush_denormals()"
@@ -116,7 +127,7 @@ def _part(n: int, launch: Launch, n_bases: int) -> Iterator[str]:
     yield "  ret void\n}"
 
 
-def _kernels(launches: Sequence[Launch]) -> str:
+def _kernels(launches: Sequence[Launch], symbol: str) -> str:
     """The list that the team reads: code, extent, nanoseconds, and dependences."""
     rows = ", ".join(
         f"%kernel {{ ptr @part{n}, i64 {x.extent}, i64 {round(x.time_s * 1e9)}, "
@@ -125,7 +136,7 @@ def _kernels(launches: Sequence[Launch]) -> str:
     )
     return (
         "%kernel = type { ptr, i64, i64, i64 }\n"
-        f"@autotune_kernels = constant [{len(launches)} x %kernel] [{rows}]"
+        f'@"{symbol}" = constant [{len(launches)} x %kernel] [{rows}]'
     )
 
 
@@ -149,7 +160,7 @@ declare i64 @{SYMBOLS}profile(i64, i64)
 """
 
 
-_MAIN = """define void @{run}(ptr %table, i64 %n_threads) {{
+_MAIN = """define void @"{run}"(ptr %table, i64 %n_threads) {{
   %job_at = getelementptr i8, ptr %table, i64 {job}
   %job = load i64, ptr %job_at
   %one = icmp ule i64 %n_threads, 1
@@ -162,7 +173,7 @@ team:
   %r1 = call i64 @{team}run(i64 %job)
   ret void
 }}
-define void @{profile}(ptr %table, i64 %n_threads) {{
+define void @"{profile}"(ptr %table, i64 %n_threads) {{
   %job_at = getelementptr i8, ptr %table, i64 {job}
   %job = load i64, ptr %job_at
   %times_at = getelementptr i8, ptr %table, i64 {times}

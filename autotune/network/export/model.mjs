@@ -6,18 +6,25 @@ const floats = new Float32Array(1), bits = new Uint32Array(floats.buffer);
 /** What goes in and out: names, types and shapes, of every variant. */
 export const signature = network.signature;
 
-/** Make a model. `wasm`, `weights`: where their bytes are, or the bytes; the files beside this one. */
-export async function create({wasm = files.wasm, weights = files.weights} = {}) {
+/**
+ * Make a model. `wasm`, `weights`: where their bytes are, or the bytes; the files beside this one.
+ * `threads`: of a module that was compiled for several. `sessions`: at a time, of one with a state.
+ */
+export async function create(
+    {wasm = files.wasm, weights = files.weights, worker = files.worker, threads, sessions = 1} = {}) {
   const found = await bytesOf(wasm);
   const module = found instanceof WebAssembly.Module ? found : await compiled(found);
   const constants = network.weights ? separate(await bytesOf(weights)) : embedded(module);
-  const layout = layoutOf(module, constants.length);
-  const instance = await WebAssembly.instantiate(module, imports(module, layout));
-  return new Model(layout, settle(module, instance, layout), constants);
+  const layout = layoutOf(module, constants.length, threads, sessions);
+  const more = network.team ? waiting(layout.memory) : {};
+  const instance = await WebAssembly.instantiate(module, imports(module, {...layout, more}));
+  const exports = settle(module, instance, layout);
+  const workers = network.team ? await workersOf(module, layout, worker) : [];
+  return new Model(layout, exports, constants, workers);
 }
 
 // Where everything is in the memory of a model; table and stack.
-function layoutOf(module, constantBytes) {
+function layoutOf(module, constantBytes, nThreads, nSessions) {
   const {bytes, alignment, slots} = sizes(module);
   let end = STACK_BYTES;
   const room = (n, to = LINE) => {
@@ -32,20 +39,27 @@ function layoutOf(module, constantBytes) {
   const longest = rooms(network.roomBytes);
   const tables = network.variants.map(({slots}) => room(8 * slots));
   const plans = network.variants.map(({plan}) => room(8 * plan.length));
+  const states = network.state ?
+    Array.from({length: nSessions}, () => room(network.state.bytes + LINE)) : [];
+  const threads = network.team ? roomsOfTeam(room, threadsOf(nThreads)) : {nThreads: 1};
+  const initial = Math.ceil(end / PAGE);
   return {
-    memoryBase, constants, arena, arrays, shapes, longest, tables, plans, tableBase: 1,
-    memory: new WebAssembly.Memory({initial: Math.ceil(end / PAGE)}),
+    memoryBase, constants, arena, arrays, shapes, longest, tables, plans, tableBase: 1, states, threads,
+    memory: new WebAssembly.Memory(network.team ? {initial, maximum: initial, shared: true} : {initial}),
     table: new WebAssembly.Table({initial: slots + 1, element: "anyfunc"}),
     stackPointer: new WebAssembly.Global({value: "i32", mutable: true}, STACK_BYTES),
   };
 }
 
 export class Model {
-  #memory; #stackPointer; #functions; #variants;
+  #memory; #stackPointer; #functions; #variants; #nThreads; #states; #workers;
 
-  constructor(layout, exports, constants) {
+  constructor(layout, exports, constants, workers) {
     const {buffer} = this.#memory = layout.memory;
     this.#stackPointer = layout.stackPointer;
+    this.#nThreads = BigInt(layout.threads.nThreads);
+    this.#states = layout.states;
+    this.#workers = workers;
     this.#functions = Object.fromEntries(
         Object.entries(network.functions).map(([name, symbol]) => [name, exports[symbol]]));
     new Uint8Array(buffer, layout.constants).set(constants);
@@ -65,8 +79,30 @@ export class Model {
       const outputs = variant.outputs.map((one, k) => port(one, inputs.length + k));
       return {run: exports[variant.run], table, inputs, outputs, planAt: BigInt(plan),
               tableAt: BigInt(table), shapesAt: BigInt(table + 8 * places.shapes),
-              numbersAt: BigInt(table + 8 * places.numbers)};
+              numbersAt: BigInt(table + 8 * places.numbers), arrays: layout.arrays,
+              numbers: words(table + 8 * places.numbers, variant.nLengths),
+              addresses: words(table + 8 * places.arrays, inputs.length + outputs.length)};
     });
+    if (network.team) settleTeam(layout, exports);
+  }
+
+  /** Threads that compute. */
+  get threads() {
+    return Number(this.#nThreads);
+  }
+
+  /** End the threads of this model, which is of no use any more. */
+  close() {
+    for (const worker of this.#workers) worker.terminate();
+  }
+
+  /** A sequence with a state of its own. */
+  session() {
+    if (!network.state) throw new Error("the network has no state: call run()");
+    const at = this.#states.pop();
+    if (at === undefined) throw new Error("no room for another session: create({sessions})");
+    return new Session({at, variants: this.#variants, buffer: this.#memory.buffer,
+                        compute: (variant) => this.#compute(variant), give: () => this.#states.push(at)});
   }
 
   /** Bytes of memory that this model holds. */
@@ -79,17 +115,15 @@ export class Model {
    * elements. Results are new arrays, or those of `outputs`; {data, dims} of a network with lengths.
    */
   run(inputs, outputs = {}) {
-    const call = this.#chosen(inputs), {table, tableAt, planAt} = call.variant;
+    if (network.state) throw new Error("the network has a state: call session()");
+    const call = this.#chosen(inputs);
     const found = call.outputs.map((port) => {
       const given = dataOf(own(outputs, port.name));
       if (given !== undefined) requireArray(port, given);
       return given ?? new globalThis[port.array](port.count);
     });
     for (const port of call.inputs) write(port, dataOf(own(inputs, port.name)));
-    this.#stackPointer.value = STACK_BYTES;
-    this.#functions.enter(planAt, tableAt, 0n);
-    call.variant.run(table, 1n);
-    this.#functions.leave(planAt, tableAt, 0n);
+    this.#compute(call.variant);
     call.outputs.forEach((port, n) => read(port, found[n]));
     return Object.fromEntries(call.outputs.map(({name, dims}, n) =>
         [name, network.hasLengths ? {data: found[n], dims: [...dims]} : found[n]]));
@@ -100,13 +134,15 @@ export class Model {
     return Object.fromEntries(this.#chosen(inputs).outputs.map(({name, dims}) => [name, [...dims]]));
   }
 
+  #compute({table, tableAt, planAt, run}) {
+    this.#stackPointer.value = STACK_BYTES;
+    this.#functions.enter(planAt, tableAt, 0n);
+    run(table, this.#nThreads);
+    this.#functions.leave(planAt, tableAt, 0n);
+  }
+
   #chosen(inputs) {
-    for (const {name} of this.#variants[0].inputs)
-      if (own(inputs, name) === undefined) throw new TypeError(`input '${name}' is missing`);
-    const known = this.#variants[0].inputs.map(({name}) => name);
-    const other = Object.keys(inputs).find((name) => !known.includes(name));
-    if (other !== undefined)
-      throw new TypeError(`there is no input '${other}', but ${known.join(", ") || "none"}`);
+    requireInputs(this.#variants[0].inputs, inputs);
     if (network.hasLengths) return this.#sized(inputs);
     if (this.#variants.length === 1) {
       for (const port of this.#variants[0].inputs) {
@@ -154,6 +190,14 @@ export class Model {
     }
     throw new TypeError(wrong);
   }
+}
+
+function requireInputs(ports, inputs) {
+  const known = ports.map(({name}) => name), other = Object.keys(inputs).find((n) => !known.includes(n));
+  for (const name of known)
+    if (own(inputs, name) === undefined) throw new TypeError(`input '${name}' is missing`);
+  if (other !== undefined)
+    throw new TypeError(`there is no input '${other}', but ${known.join(", ") || "none"}`);
 }
 
 const callOf = (variant) => ({variant, inputs: variant.inputs, outputs: variant.outputs});

@@ -11,23 +11,26 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from autotune.codegen.image.wasm import custom_section, placing_script
-from autotune.codegen.team import ports_code
+from autotune.codegen.team import ports_code, team, team_code
 from autotune.dtypes import dtype_bytes
 from autotune.errors import ArtifactError
 from autotune.extent import Extent, Length
 from autotune.files import cannot_write, make_folder, replacing
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.plan import call_plan
-from autotune.network.artifact.table import RUN, entry_name
+from autotune.network.artifact.table import KERNELS, RUN, entry_name
 from autotune.network.export.interface import C_TYPES, LibraryInterface, Tensor, interface_of
 from autotune.network.export.library import Exported, require_whole
 from autotune.network.export.packaging import NODE_ARRAYS, table_of
 from autotune.network.export.source import WEIGHTS_HEADER, is_converted, text_of
+from autotune.network.export.stateful import StateLayout
+from autotune.units import counted
 
 SECTION = "autotune.weights"
 """The section of embedded weights."""
@@ -39,6 +42,17 @@ _FUNCTIONS = {
     "enter": "enter",
     "leave": "leave",
 }
+_TEAM_WORDS = {
+    **{"started": team_code.STARTED, "tried": team_code.TRIED, "capacity": team_code.CAPACITY},
+    **{"spins": team_code.SPINS, "part": team_code.SET_PART, "team": team_code.TEAM},
+    **{"seat": team_code.SEAT, "table": team_code.TABLE, "shares": team_code.SHARES},
+    **{"kernels": team_code.N_KERNELS, "wanted": team_code.WANTED},
+    **{"settings": team_code.SETTINGS},
+}
+_TEAM_BYTES = {
+    **{"team": team_code.TEAM_BYTES, "settings": team_code.SETTINGS_BYTES},
+    **{"seat": team_code.SEAT_BYTES, "job": team_code.JOB_BYTES, "run": team_code.RUN_BYTES},
+}
 _KINDS = {"float16": "half", "bfloat16": "bfloat"}
 
 _HEAD = """\
@@ -46,11 +60,12 @@ _HEAD = """\
 //
 //   import {{create}} from "./{name}.mjs";
 //   const model = await create();
-//   const {{{outputs}}} = model.run({{{inputs}}});
+//   {call}
 
 const files = {{
   wasm: new URL("./{name}.wasm", import.meta.url),
   weights: {weights},
+  worker: {worker},
 }};
 
 const network = {network};
@@ -72,15 +87,21 @@ export type Source = string | URL | BufferSource | Response;
 export declare class Model {{
   /** Bytes of memory that this model holds. */
   readonly memoryBytes: number;
-  /** One inference. Results are new arrays, or those of `outputs`. */
-  run(inputs: Inputs, outputs?: Partial<Outputs>): Outputs;
-  /** Shapes of the outputs for `inputs`, by name. */
-  dims(inputs: Inputs): {{[name in keyof Outputs]: number[]}};
-}}
+  /** Threads that compute. */
+  readonly threads: number;
+  /** End the threads of this model, which is of no use any more. */
+  close(): void;
+{methods}}}
 
 /** Make a model of the files beside the script, or of others. */
 export declare function create(
-  sources?: {{wasm?: Source | WebAssembly.Module; weights?: Source}},
+  options?: {{
+    wasm?: Source | WebAssembly.Module;
+    weights?: Source;
+    worker?: string | URL;
+    threads?: number;
+    sessions?: number;
+  }},
 ): Promise<Model>;
 
 export interface Port {{
@@ -111,19 +132,19 @@ _EXAMPLE = """\
 import {{create}} from "./{name}.mjs";
 
 const model = await create();
-const outputs = model.run({{
+{session}const outputs = {run}({{
 {inputs}}});
 for (const [name, {data}] of Object.entries(outputs)) console.log(name, data.slice(0, 4));
 """
 _README = """\
 # {name}
 
-{model}, compiled by autotune {version} for WebAssembly: one thread, 128-bit vectors, relaxed SIMD.
+{model}, compiled by autotune {version} for WebAssembly: {threads}, 128-bit vectors, relaxed SIMD.
 
 | file | |
 |---|---|
 | `{name}.wasm` | the code{embedded} |
-{weights}| `{name}.mjs` | the interface, for browsers and Node |
+{weights}{worker}| `{name}.mjs` | the interface, for browsers and Node |
 | `{name}.d.mts`, `{name}.d.ts` | its types, for TypeScript and for other tools |
 | `example.mjs` | one inference on zeros: `node example.mjs` |
 
@@ -133,14 +154,51 @@ _README = """\
 import {{create}} from "./{name}.mjs";
 
 const model = await create();                     // fetches the files beside the script
-const outputs = model.run({{{feed}}});
+{session}{call}
 ```
 
 `create({{wasm{or_weights}}})` takes addresses or bytes instead. An input is a typed array, or
 `{{data, dims}}`. A second argument of `run` has arrays to write results to; else they are new. A
 model has memory of its own, all of it taken by `create`. The engine needs relaxed SIMD: Node from
 20 on, Chrome from 114 on.
-{lengths}"""
+{more}"""
+_METHODS = """\
+  /** One inference. Results are new arrays, or those of `outputs`. */
+  run(inputs: Inputs, outputs?: Partial<Outputs>): Outputs;
+  /** Shapes of the outputs for `inputs`, by name. */
+  dims(inputs: Inputs): {[name in keyof Outputs]: number[]};
+"""
+_SESSION_METHODS = """\
+  /** A sequence with a state of its own. */
+  session(): Session;
+"""
+_SESSION = """
+export interface Beginning {{
+{begin}}}
+
+export declare class Session {{
+  /** Places that the state has. */
+  readonly length: number;
+  /** What an encoder gives, once for a sequence. */
+  begin(inputs: Beginning): void;
+  /** As many places as the inputs have: outputs of all of them, or of the last one. */
+  step(inputs: Inputs): Outputs;
+  /** Forget all places; what `begin` was given stays. */
+  reset(): void;
+  /** Give the room back, for another session. */
+  close(): void;
+}}
+"""
+_STATE = """
+A session keeps the state, in memory of the model: `create({sessions: n})` has room for n of them.
+`session.step` takes as many places as its inputs have, `reset` forgets them, `close` gives the room
+back, `length` is the number of places.
+"""
+_THREADS = """
+Threads are workers: a page that uses them has to be isolated (`crossOriginIsolated`), by headers
+`Cross-Origin-Opener-Policy: same-origin` and `Cross-Origin-Embedder-Policy: require-corp`; in
+others one thread computes. `create({threads: n})` takes another number, `model.close()` ends them.
+"""
 _LENGTHS = """
 Lengths: {text}. Inputs of any such size are `{{data, dims}}`, or an array where one dimension alone
 is open; results are `{{data, dims}}`.
@@ -154,16 +212,16 @@ def write_module(artifact: Artifact, name: str, folder: Path, is_separate: bool)
     OutputError where something cannot be written.
     """
     require_whole(artifact)
-    if artifact.state is not None:
-        raise ArtifactError(
-            f"'{artifact.name}' has a state, which modules of WebAssembly do not keep",
-            "compile it for a CPU: a library of C keeps the state",
-        )
     if f"{ports_code.SYMBOLS}enter" not in artifact.image.symbols:
         raise ArtifactError(
             f"'{artifact.name}' was compiled by an earlier version", "compile the model again"
         )
     interface = interface_of(artifact, name)
+    if interface.state and interface.is_by_shape and len(interface.variants) > 1:
+        raise ArtifactError(
+            f"'{artifact.name}' has a state at several shapes, which modules do not keep",
+            "compile it for one shape",
+        )
     constants = artifact.constants.data
     files: dict[str, bytes] = {f"{name}.wasm": artifact.image.data}
     if is_separate:
@@ -205,39 +263,80 @@ def _require_room(interface: LibraryInterface, n_bytes: int) -> None:
 def _texts(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
     name, artifact = interface.name, interface.artifact
     feed = ", ".join(f"{_key(t)}: {t.identifier}" for t in interface.inputs)
+    outputs = ", ".join(f"{_key(t)}: {t.identifier}" for t in interface.outputs)
+    run = "session.step" if interface.state else "model.run"
     known = {
         "name": name,
         "model": " ".join(artifact.name.split()),
         "version": artifact.autotune_version,
-        "inputs": feed,
-        "feed": feed,
-        "outputs": ", ".join(f"{_key(t)}: {t.identifier}" for t in interface.outputs),
+        "session": _begin(interface) if interface.state else "",
+        "run": run,
+        "call": f"const {{{outputs}}} = {run}({{{feed}}});",
     }
-    url = f'new URL("./{name}.weights", import.meta.url)' if is_separate else "undefined"
-    head = _HEAD.format(**known, weights=url, network=_script_data(interface, is_separate))
+    has_threads = artifact.target.isa.has_threads
+    own = [*["weights"] * is_separate, *["worker.mjs"] * has_threads]
+    urls = {file: f'new URL("./{name}.{file}", import.meta.url)' for file in own}
+    head = _HEAD.format(
+        **known,
+        weights=urls.get("weights"),
+        worker=urls.get("worker.mjs"),
+        network=_script_data(interface, is_separate),
+    ).replace(": None,", ": undefined,")
     placing = placing_script().replace("export ", "")
-    fields = {
-        "inputs": "".join(f"  {_key(t)}: Input<{_array(t.first)}>;\n" for t in interface.inputs),
-        "outputs": "".join(f"  {_key(t)}: {_result(interface, t)};\n" for t in interface.outputs),
-    }
-    weights = f"| `{name}.weights` | the weights |\n" if is_separate else ""
+    parts = ["model.mjs", *["threads.mjs"] * has_threads, *["session.mjs"] * bool(interface.state)]
+    worker = {f"{name}.worker.mjs": text_of("worker.mjs").replace("NAME", name)}
     return {
-        f"{name}.mjs": "\n".join([head, placing, text_of("model.mjs")]),
-        **dict.fromkeys(_declarations(name), _TYPES.format(**known | fields)),
+        f"{name}.mjs": "\n".join([head, placing, *map(text_of, parts)]),
+        **(worker if has_threads else {}),
+        **dict.fromkeys(_declarations(name), _types(interface, known)),
         "example.mjs": _EXAMPLE.format(
-            name=name,
+            **known,
             inputs="".join(map(_zeros, interface.inputs)),
             data="{data}" if interface.lengths_text else "data",
         ),
-        "README.md": _README.format(
-            **known,
-            tensors=table_of(interface),
-            weights=weights,
-            lengths=_LENGTHS.format(text=interface.lengths_text) if interface.lengths_text else "",
-            embedded="" if is_separate else " and the weights",
-            or_weights=", weights" if is_separate else "",
-        ),
+        "README.md": _readme(interface, known, is_separate),
     }
+
+
+def _types(interface: LibraryInterface, known: Mapping[str, str]) -> str:
+    made = _TYPES.format(
+        **known,
+        inputs="".join(map(_typed, interface.inputs)),
+        outputs="".join(f"  {_key(t)}: {_result(interface, t)};\n" for t in interface.outputs),
+        methods=_SESSION_METHODS if interface.state else _METHODS,
+    )
+    if not interface.state:
+        return made
+    return made + _SESSION.format(begin="".join(map(_typed, interface.begin)))
+
+
+def _typed(tensor: Tensor) -> str:
+    return f"  {_key(tensor)}: Input<{_array(tensor.first)}>;\n"
+
+
+def _begin(interface: LibraryInterface) -> str:
+    """Lines that make a session."""
+    made = "const session = model.session();\n"
+    if not interface.begin:
+        return made
+    return f"{made}session.begin({{\n{''.join(map(_zeros, interface.begin))}}});\n"
+
+
+def _readme(interface: LibraryInterface, known: Mapping[str, str], is_separate: bool) -> str:
+    name, artifact = interface.name, interface.artifact
+    text, has_threads = interface.lengths_text, artifact.target.isa.has_threads
+    return _README.format(
+        **known,
+        tensors=table_of(interface),
+        weights=f"| `{name}.weights` | the weights |\n" if is_separate else "",
+        more=(_LENGTHS.format(text=text) if text else "")
+        + (_STATE if interface.state else "")
+        + (_THREADS if has_threads else ""),
+        threads=counted(artifact.n_threads, "thread"),
+        worker=f"| `{name}.worker.mjs` | what its threads run |\n" if has_threads else "",
+        embedded="" if is_separate else " and the weights",
+        or_weights=", weights" if is_separate else "",
+    )
 
 
 def _result(interface: LibraryInterface, tensor: Tensor) -> str:
@@ -288,8 +387,38 @@ def _script_data(interface: LibraryInterface, is_separate: bool) -> str:
         "hasLengths": bool(interface.lengths_text),
         "order": interface.order,
         "variants": [_variant(v) for v in interface.variants],
+        "state": _state(interface.state) if interface.state else None,
+        "team": _team(artifact) if artifact.target.isa.has_threads else None,
     }
     return json.dumps(data)
+
+
+def _state(layout: StateLayout) -> dict[str, Any]:
+    """Where sessions have their ports: see `session.mjs`."""
+    parts = {
+        "inputs": layout.step_inputs,
+        "outputs": layout.step_outputs,
+        "begin": layout.begin_outputs,
+    }
+    told = {name: [asdict(part) for part in each] for name, each in parts.items()}
+    own = {"capacity": layout.capacity, "bytes": layout.n_bytes, "joins": layout.joins}
+    return {**own, "steps": layout.steps, **told}
+
+
+def _team(artifact: Artifact) -> dict[str, Any]:
+    """What workers share: see `threads.mjs`."""
+    kernels = (
+        {"list": entry_name(KERNELS, v.entry), "n": len(v.kernels), "slot": 8 * v.n_bases}
+        for v in artifact.variants
+    )
+    return {
+        "kernels": list(kernels),
+        "words": _TEAM_WORDS,
+        "bytes": _TEAM_BYTES,
+        "partNs": round(team.PART_S * 1e9),
+        "prepare": f"{team.SYMBOLS}prepare",
+        "assist": f"{team.SYMBOLS}assist",
+    }
 
 
 def _array_bytes(interface: LibraryInterface) -> list[int]:
@@ -319,6 +448,7 @@ def _variant(variant: Artifact) -> dict[str, Any]:
     return {
         "run": entry_name(RUN, variant.entry),
         "slots": plan.all_words,
+        "nLengths": plan.n_lengths,
         "plan": plan.words,
         "places": {**places, "rooms": plan.first_room},
         "inputs": list(map(_port, plan.inputs)),

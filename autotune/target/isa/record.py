@@ -131,7 +131,9 @@ class Isa:
     intrinsic that eases a core that spins, `pause_argument` what it takes. `line_flushes`:
     intrinsics that drop a cache line, by the feature they need, fastest first. `denormals_ir`:
     `i32 @flush_denormals()` and `void @restore_denormals(i32)` as LLVM assembly. `futex`:
-    Linux' number of that system call, 0 where there are no threads. `multiply_add`: LLVM's name of
+    Linux' number of that system call, 0 where there is none. `system_ir`: functions of a system
+    that is not Linux, for `codegen.team.native`. `threads`: the feature that code needs besides to
+    have several threads. `multiply_add`: LLVM's name of
     the first of `forms`: "fma", or "fmuladd" where the product may be rounded. `offset_flags`: of
     LLVM's addresses behind others, where an access has a constant that is added without wrapping.
     `has_lrint`: whether an instruction rounds float32 to int32. `keeps_order`: whether what
@@ -168,6 +170,8 @@ class Isa:
     offset_flags: str = ""
     keeps_order: bool = True
     has_lrint: bool = True
+    system_ir: str = field(default="", repr=False)
+    threads: str = ""
 
     def form(self, name: str) -> MultiplyAdd | None:
         """The multiply-add that schedules call `name`; None where it has none."""
@@ -176,7 +180,7 @@ class Isa:
     @property
     def has_threads(self) -> bool:
         """Whether a process may have several."""
-        return bool(self.futex)
+        return bool(self.futex or self.system_ir)
 
     @property
     def pause_declaration(self) -> str:
@@ -256,7 +260,8 @@ class Architecture:
     `probe`: the file in C that asks a CPU whether it can run a library. `capabilities`: the word of
     the auxiliary vector and the bit in it that Linux tells a feature by, none where the CPU itself
     is asked. `options`: LLVM's. `emission`: those of LLVM that are set while its code is
-    written, and their values for other code.
+    written, and their values for other code. `is_module`: whether its code is a module, whose
+    linker adds nothing to names.
     """
 
     name: str
@@ -269,6 +274,7 @@ class Architecture:
     capabilities: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     emission: Mapping[str, str] = field(default_factory=dict)
+    is_module: bool = False
 
     def isa(self, vector_bits: int, features: Set[str]) -> Isa:
         """The instruction set that the code of a target with such vectors and features uses.

@@ -1,10 +1,12 @@
 """Floor 0: WebAssembly with 32-bit addresses, vectors of 128 bits and relaxed multiply-adds.
 
-One thread. A multiply-add rounds once or twice, as the processor of the engine has it; denormal
-numbers are kept, since code cannot choose.
+One thread, or several with the feature `atomics`. A multiply-add rounds once or twice, as the
+processor of the engine has it; denormal numbers are kept, since code cannot choose.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from autotune.target.isa.record import (
     NO_DENORMAL_MODE,
@@ -40,7 +42,44 @@ SIMD128 = Isa(
     keeps_order=False,  # "register stackification" moves a value to its only use
     converts_float16=False,
     has_lrint=False,
+    threads="atomics",
 )
+_SYSTEM = """
+declare void @autotune_sleep(i32, i32)
+declare void @autotune_wake(i32, i32)
+define internal i64 @native.sleep_while(i64 %at, i64 %value) {
+  %p = trunc i64 %at to i32
+  %v = trunc i64 %value to i32
+  call void @autotune_sleep(i32 %p, i32 %v)
+  ret i64 0
+}
+define internal i64 @native.wake(i64 %at, i64 %count) {
+  %p = trunc i64 %at to i32
+  %n = trunc i64 %count to i32
+  call void @autotune_wake(i32 %p, i32 %n)
+  ret i64 0
+}
+; Workers are there before the first call, and nothing is timed.
+define internal i64 @native.give_way() {
+  ret i64 0
+}
+define internal i64 @native.start_thread(i64 %f, i64 %argument) {
+  ret i64 -1
+}
+define internal i64 @native.bind_thread(i64 %mask, i64 %n_bytes) {
+  ret i64 -1
+}
+define internal i64 @native.nanoseconds() {
+  ret i64 0
+}"""
+SHARED = replace(
+    SIMD128,
+    name="wasm-simd128-shared",
+    requires=(*SIMD128.requires, SIMD128.threads),
+    threads="",
+    system_ir=_SYSTEM,
+)
+"""Of a memory that workers share."""
 
 _KIB, _MIB = 1 << 10, 1 << 20
 # Of the processors that browsers run on: two ports of 128 bits that an engine's code keeps busy.
@@ -49,7 +88,7 @@ _ENGINE = Core(ports=2.0, load_ports=2.0, fma_latency=4.0, issue_width=4.0, cloc
 WASM32 = Architecture(
     name="wasm32",
     triple="wasm32-unknown-emscripten",  # the one whose code LLVM lets be placed anywhere
-    isas=(SIMD128,),
+    isas=(SHARED, SIMD128),
     processors={
         "wasm32": Processor(
             SIMD128, frozenset(), _ENGINE, 32 * _KIB, 512 * _KIB, 8 * _MIB, "generic"
@@ -58,4 +97,5 @@ WASM32 = Architecture(
     probe="",
     common="+bulk-memory,+multivalue,+mutable-globals,+nontrapping-fptoint,+sign-ext",
     emission={"-disable-lsr=true": "-disable-lsr=false"},  # it takes offsets out of accesses
+    is_module=True,
 )
