@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,9 @@ def _with_digest(folder: Path) -> None:
     onnx.save(model, folder / "net_ctx.onnx")
 
 
-def _half(place: Path) -> int:
+def _part(share: float, place: Path) -> int:
     data = place.with_suffix(".before").read_bytes()
-    return place.write_bytes(data[: len(data) // 2])
+    return place.write_bytes(data[: int(len(data) * share)])
 
 
 def _compiled(text: str) -> Callable[[Path], None]:
@@ -166,7 +167,11 @@ DAMAGES = {
     "another digest": node(notes="1:2\nx\ns\ny\nz"),
     "a digest without names": node(notes="1:2"),
     "notes of a million lines": node(notes="\n" * 1_000_000),
-    "half a library": file(_half),
+    "half a library": file(partial(_part, 0.5)),
+    **{
+        f"{part} of a library, of its digest": file(partial(_part, part), is_new=True)
+        for part in (0.002, 0.1, 0.5, 0.9)
+    },
     "an empty library": file(lambda place: place.touch()),
     "no library": file(lambda place: None),
     "links in a circle": file(lambda place: place.symlink_to(place.name)),

@@ -241,6 +241,37 @@ def test_parts_are_nodes_between_those_of_onnxruntime(
     assert isinstance(client(out, feeds), list)
 
 
+_WRITTEN = (
+    TREES.split("  y = ")[0].replace("(float[64,1] y)", "(float[k,1] y)")
+    + """
+  level = Constant <value_float = 102.0> ()
+  m = ReduceSum <keepdims = 0> (b, one)
+  is_more = Greater (m, level)
+  rows = Compress <axis = 0> (f, is_more)
+  y = """
+    + TREES.split("  y = ")[1].replace("> (f)", "> (rows)")
+)
+
+
+def test_rows_that_data_choose_run_between_compiled_parts(tmp_path: Path, client: Client) -> None:
+    model = hybrid(_WRITTEN, tmp_path)
+    done = autotune.compile(model, threads=2, keep_cut=True, check=False)
+    assert isinstance(done.artifact, HybridArtifact)
+    assert not any(one.written for one in done.artifact.networks())  # ONNX Runtime chooses them
+    out = tmp_path / "out"
+    autotune.export(done.artifact, out, "net", onnx=True)
+    counts = set()
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((64, 256)).astype(np.float32)
+        feeds = {"x": x if seed else np.zeros_like(x)}
+        ours, theirs = client(out, feeds), client(tmp_path, feeds, model.name)
+        assert isinstance(ours, list), ours
+        np.testing.assert_allclose(ours[0], theirs[0], rtol=2e-3, atol=1e-4)
+        counts.add(len(ours[0]))
+    assert 0 in counts
+    assert len(counts) > 1
+
+
 def test_what_no_nodes_can_be_is_refused(tmp_path: Path) -> None:
     done = autotune.compile(hybrid(TREES, tmp_path), threads=1, keep_cut=True, check=False)
     with pytest.raises(UsageError, match="place of a part"):

@@ -90,6 +90,28 @@ except Exception as error:
 options.terminate = False
 require(one.run(None, given, options), given)
 """
+_ENDED = """
+import threading
+one, given = session(), feeds(4, 2)
+options, seen = ort.RunOptions(), threading.Event()
+def ends():
+    seen.wait()
+    options.terminate = True
+other = threading.Thread(target=ends)
+other.start()
+error = ""
+for n in range(10**6):  # it is ended before a run, within one, or before its node
+    try:
+        require(one.run(None, given, options), given)
+    except Exception as told:
+        error = str(told)
+        break
+    seen.set()
+other.join()
+assert "terminate" in error, error
+options.terminate = False
+require(one.run(None, given, options), given)
+"""
 _PROFILE = """
 settings = ort.SessionOptions()
 settings.enable_profiling, settings.profile_file_prefix = True, own + "/profile"
@@ -106,8 +128,8 @@ assert all(e["dur"] > 0 for e in ran)
 
 @pytest.mark.parametrize(
     "script",
-    [_CALLERS, _MEMORY, _END, _PROFILE],
-    ids=["eight callers of several sessions", "memory of callers", "an end", "profiles"],
+    [_CALLERS, _MEMORY, _END, _ENDED, _PROFILE],
+    ids=["callers of several sessions", "memory of callers", "an end", "an end within", "profiles"],
 )
 def test_calls_are_those_of_any_provider(script: str, lengths: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", minversion="1.23")

@@ -19,6 +19,7 @@ export async function create(
   const more = network.team ? waiting(layout.memory) : {};
   const instance = await WebAssembly.instantiate(module, imports(module, {...layout, more}));
   const exports = settle(module, instance, layout);
+  if (network.team) settleTeam(layout, exports);  // which workers look at from their beginning on
   const workers = network.team ? await workersOf(module, layout, worker) : [];
   return new Model(layout, exports, constants, workers);
 }
@@ -83,7 +84,6 @@ export class Model {
               numbers: words(table + 8 * places.numbers, variant.nLengths),
               addresses: words(table + 8 * places.arrays, inputs.length + outputs.length)};
     });
-    if (network.team) settleTeam(layout, exports);
   }
 
   /** Threads that compute. */

@@ -44,9 +44,9 @@ _FUNCTIONS = {
 }
 _TEAM_WORDS = {
     **{"started": team_code.STARTED, "tried": team_code.TRIED, "capacity": team_code.CAPACITY},
-    **{"spins": team_code.SPINS, "part": team_code.SET_PART, "team": team_code.TEAM},
-    **{"seat": team_code.SEAT, "table": team_code.TABLE, "shares": team_code.SHARES},
-    **{"kernels": team_code.N_KERNELS, "wanted": team_code.WANTED},
+    **{"spins": team_code.SPINS, "ping": team_code.PING, "part": team_code.SET_PART},
+    **{"team": team_code.TEAM, "seat": team_code.SEAT, "table": team_code.TABLE},
+    **{"shares": team_code.SHARES, "kernels": team_code.N_KERNELS, "wanted": team_code.WANTED},
     **{"settings": team_code.SETTINGS},
 }
 _TEAM_BYTES = {
@@ -415,6 +415,7 @@ def _team(artifact: Artifact) -> dict[str, Any]:
         "kernels": list(kernels),
         "words": _TEAM_WORDS,
         "bytes": _TEAM_BYTES,
+        "greetings": team_code.GREETINGS,
         "partNs": round(team.PART_S * 1e9),
         "prepare": f"{team.SYMBOLS}prepare",
         "assist": f"{team.SYMBOLS}assist",

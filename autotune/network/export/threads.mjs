@@ -2,8 +2,8 @@
 
 const {team} = network;
 
-// Turns without news after which a thread sleeps: tens of microseconds.
-const SPINS = 10000;
+// Turns without news after which a thread sleeps: some hundred microseconds.
+const SPINS = 100000;
 
 // How threads sleep and are woken. The thread of a page may not sleep: it looks again.
 function waiting({buffer}) {
@@ -37,7 +37,8 @@ function settleTeam({memory, memoryBase, tables, threads}, exports) {
   const put = (begin, places, values) => Object.entries(values).forEach(([name, value]) => {
     new BigInt64Array(memory.buffer, begin + places[name], 1)[0] = BigInt(value);
   });
-  put(threads.team, team.words, {started: wanted, tried: wanted, capacity: nThreads, spins: SPINS});
+  put(threads.team, team.words, {started: wanted, tried: wanted, capacity: nThreads, spins: SPINS,
+                                 ping: team.greetings});  // nobody measures how long a thread sleeps
   put(settings, team.words, {part: team.partNs});
   team.kernels.forEach(({list, n, slot}, k) => {
     put(jobs[k], team.words, {team: threads.team, seat: seats[k], table: tables[k], shares: nThreads,

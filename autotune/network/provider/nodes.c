@@ -261,10 +261,32 @@ static OrtStatus *require_digest(const char *path, const char *wanted) {
 
 /* Libraries --------------------------------------------------------------------------------- */
 
+/* Whether a file has all bytes of its segments: the loader maps what is not there, and a read of it
+ * ends the process. */
+static int is_whole(const char *path) {
+  struct stat status;
+  ElfW(Ehdr) head;
+  ElfW(Phdr) part;
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int whole = file >= 0 && !fstat(file, &status) &&
+              pread(file, &head, sizeof head, 0) == (ssize_t)sizeof head &&
+              head.e_phentsize == sizeof part;
+  for (int n = 0; whole && n < head.e_phnum; n++)
+    whole = pread(file, &part, sizeof part, (off_t)(head.e_phoff + (size_t)n * sizeof part)) ==
+                (ssize_t)sizeof part &&
+            (part.p_type != PT_LOAD || (part.p_offset <= (uint64_t)status.st_size &&
+                                        part.p_filesz <= (uint64_t)status.st_size - part.p_offset));
+  if (file >= 0) close(file);
+  return whole;
+}
+
 static OrtStatus *find_library(const char *path, const char *name, const AutotuneLibrary **found) {
   const AutotuneLibrary *(*library)(void) = NULL;
   char symbol[256];
-  void *opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  void *opened;
+  if (!is_whole(path))
+    return error(ORT_EP_FAIL, "autotune: '%s' ends too early; hint: export it again", path);
+  opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!opened) return error(ORT_EP_FAIL, "autotune: cannot load '%s': %s", path, dlerror());
   snprintf(symbol, sizeof symbol, "%s_library", name);
   *(void **)&library = dlsym(opened, symbol);
