@@ -5,7 +5,7 @@
 Each model is compiled untuned, unless an artifact MODEL.atn is beside it, and exported with
 `--onnx`. Then processes of both kinds take turns, `--starts` of each, and each tells the median of
 its inferences: `Model.run` with arrays that are there, and ONNX Runtime's session with bound
-arrays. The ratio is that of the medians of processes: `docs/results/provider.md`.
+arrays. The ratio is that of the medians of processes; `--write` writes a page of `docs/results`.
 """
 
 from __future__ import annotations
