@@ -172,7 +172,8 @@ def test_programs_that_may_overwrite_an_operand_compute_the_same(n: int, some: b
             if replaceable(found):
                 n_in_place += 1
                 there = replace(found, shared=("residual", "y"))
-                assert_close(run_compiled(there, inputs, TARGET, 2), expected, 3e-6)
+                # some multiply parts in bfloat16, where the CPU has tiles
+                assert_close(run_compiled(there, inputs, TARGET, 2), expected, 2e-5)
     assert (n_in_place > 0) is some
 
 

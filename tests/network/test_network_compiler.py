@@ -20,7 +20,7 @@ from autotune.network.artifact.artifact import Artifact
 from autotune.network.check.check import check_network
 from autotune.network.check.differences import max_error
 from autotune.network.check.evaluation import evaluate_network
-from autotune.network.compile import compiler, outlines
+from autotune.network.compile import compiler, objects, outlines
 from autotune.network.compile.compiler import compile_network
 from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.records import distill
@@ -85,7 +85,7 @@ def test_with_a_warm_store_nothing_is_lowered_or_assembled_and_the_bytes_are_the
 ) -> None:
     store = FileStore(tmp_path / "store", 1 << 30)
     n_calls: Counter[str] = Counter()
-    for module, name in ((outlines, "lower"), (compiler, "compile_program")):
+    for module, name in ((outlines, "lower"), (objects, "compile_program")):
         count(monkeypatch, module, name, n_calls)
     count(monkeypatch, compiler, "compile_entry", n_calls)
     for name, kept in (("alone", None), ("cold", store), ("warm", store)):
