@@ -26,7 +26,7 @@ from tests.network.artifact_mutations import read_parts, write_parts
 from tests.network.test_network_variants import encoder
 from tests.targets import AMX, AVX2, AVX512, BF16, VNNI
 
-LATER = "graniterapids"  # not what tests run on
+LATER = "diamondrapids"  # not what tests run on
 
 
 def manifests(artifact: Artifact) -> list[dict[str, Any]]:
