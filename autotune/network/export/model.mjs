@@ -71,9 +71,10 @@ export class Model {
       const of = words(table, variant.slots);
       of[ARENA] = BigInt(layout.arena), of[CONSTANTS] = BigInt(layout.constants);
       const put = (at, addresses) => addresses.forEach((x, k) => { of[at + k] = BigInt(x); });
-      put(places.arrays, layout.arrays);
-      put(places.shapes, layout.shapes);
-      put(places.rooms, layout.longest);
+      const nEnds = variant.inputs.length + variant.outputs.length;
+      put(places.arrays, layout.arrays.slice(0, nEnds));
+      put(places.shapes, layout.shapes.slice(0, nEnds));
+      put(places.rooms, layout.longest.slice(0, variant.outputs.length));
       const port = (one, k) => ({...one, number: k, shape: words(layout.shapes[k], one.dims.length),
           view: new globalThis[one.stored](buffer, layout.arrays[k], one.count)});
       const inputs = variant.inputs.map(port);

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -429,14 +430,14 @@ def _array_bytes(interface: LibraryInterface) -> list[int]:
 
 def _room_bytes(interface: LibraryInterface) -> list[int]:
     """Room for the longest of each output in any variant: see `CallPlan`."""
-    each = zip(*(call_plan(variant).rooms for variant in interface.variants), strict=True)
-    return [max(sizes) for sizes in each]
+    rooms = (call_plan(variant).rooms for variant in interface.variants)
+    return [max(sizes) for sizes in zip_longest(*rooms, fillvalue=0)]
 
 
 def _most(interface: LibraryInterface, size: Callable[[Endpoint], int]) -> list[int]:
-    """The largest of each input and output in any variant."""
-    each = zip(*map(_ends, interface.variants), strict=True)
-    return [max(map(size, ends)) for ends in each]
+    """The largest of the ends at each place of any variant; one that begins a state has others."""
+    each = ([size(end) for end in _ends(variant)] for variant in interface.variants)
+    return [max(sizes) for sizes in zip_longest(*each, fillvalue=0)]
 
 
 def _ends(variant: Artifact) -> tuple[Endpoint, ...]:
