@@ -34,7 +34,7 @@ _LIMITS = {"n_cores": (1, 1 << 16), "l1_bytes": _CACHE, "l2_bytes": _CACHE, "l3_
 def parse_target(text: str) -> Target:
     """The target of a name: `native`, one of `target_names`, or the path of a file `….json`.
 
-    `emulated-amx`, for tests: this CPU, and functions in place of the matrix tiles that it lacks.
+    `emulated-amx`, for tests: this CPU with functions in place of matrix tiles.
 
     A level (`x86-64-v3`) and the name of this very CPU have the caches of this machine; another CPU
     has those of its record. Raises `UsageError` for a name that is not known or a file that
@@ -46,7 +46,8 @@ def parse_target(text: str) -> Target:
         return host_target()
     if text == EMULATION:
         host = host_target()
-        return replace(host, features=f"{host.features},+{EMULATION}")
+        own = [f for f in host.features.split(",") if not f.startswith("+amx-")]
+        return replace(host, features=",".join([*own, f"+{EMULATION}"]))
     hyphened = text.replace("_", "-")
     cpu = ALIASES.get(hyphened, hyphened)
     known = PROCESSORS.get(cpu)

@@ -54,9 +54,9 @@ def test_a_network_of_emulated_tiles_agrees_with_its_model(
     assert "outputs agree" in done.err
     linked: list[bytes] = []
 
-    def link(objects: Sequence[bytes], entries: Sequence[bytes]) -> Image:
+    def link(objects: Sequence[bytes], entries: Sequence[bytes], threads: bool = True) -> Image:
         linked.extend(objects)
-        return link_networks(objects, entries)
+        return link_networks(objects, entries, threads)
 
     monkeypatch.setattr(compiler, "link_networks", link)
     autotune.compile(model, precision="bf16", target="emulated-amx", check=False, cache=False)

@@ -74,9 +74,9 @@ def compiled(text: str, patch: pytest.MonkeyPatch) -> tuple[autotune.Model, list
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(16, np.float32), "g"))
     linked: list[bytes] = []
 
-    def link(objects: Sequence[bytes], entries: Sequence[bytes]) -> Image:
+    def link(objects: Sequence[bytes], entries: Sequence[bytes], threads: bool = True) -> Image:
         linked[:] = [*objects, *entries]
-        return link_networks(objects, entries)
+        return link_networks(objects, entries, threads)
 
     patch.setattr(compiler, "link_networks", link)
     source: Any = proto.SerializeToString()
