@@ -19,6 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 import autotune
+from autotune.errors import ExitCode
 from autotune.network.runtime.runtime import Model
 from tests.compatibility.make import PROMPT
 from tests.forking import Cli
@@ -86,7 +87,12 @@ def test_an_artifact_computes_what_it_did_or_is_refused(
         return
     if name == "fallback.atn":
         pytest.importorskip("onnxruntime")
-    model = autotune.load(path, 1)
+    try:
+        model = autotune.load(path, 1)
+    except autotune.ArtifactError as error:
+        if "this CPU lacks" not in error.message:  # it was made on another kind
+            raise
+        return
     if name == "formula.atn":
         a, b = np.ones((4, 8), np.float32), np.full((8, 6), 2, np.float32)
         assert np.array_equal(model.run({"a": a, "b": b})["c"], np.full((4, 6), 16))
@@ -133,6 +139,9 @@ def test_a_session_is_resumed(cli: Cli, root: Path, version: str, tmp_path: Path
         (tmp_path / name).write_bytes((root / version / name).read_bytes())
     before = len(autotune.read_log(tmp_path / "plain.jsonl").records)
     done = cli("resume", "plain.jsonl", "--trials", "1", cwd=tmp_path)
+    if "measured on another CPU" in done.err:
+        assert done.code == ExitCode.MISMATCH
+        return
     assert done.code == 0, done.err
     log = autotune.read_log(tmp_path / "plain.jsonl")
     assert len(log.records) > before

@@ -94,6 +94,7 @@ def folder(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = encoder(path / "encoder.onnx")
     command = ["compile", model, "-o", "all.atn", "--threads", 1]
     command += ["--dim", "batch=1", "--dim", f"sequence={','.join(map(str, LENGTHS))}"]
+    command += ["--max-error", "1e-5"]  # on no CPU parts of weights beside them
     done = cli(*command, cwd=path)
     assert done.code == 0, done.err
     assert "2 variants" in done.err

@@ -110,7 +110,7 @@ def assert_computes(
     meaning = interpret(program, inputs)
     assert_close(meaning, expected, rtol)
     for n in n_chunks:
-        assert_close(run_compiled(program, inputs, target, n), meaning, 3e-6)
+        assert_close(run_compiled(program, inputs, target, n), meaning, rtol)
 
 
 def assert_close(found: Mapping[str, Array], expected: Mapping[str, Array], rtol: float) -> None:
