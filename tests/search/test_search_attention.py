@@ -96,12 +96,17 @@ def test_random_rows_compute_what_the_definition_says(name: str, target: Target)
 
 @pytest.mark.parametrize(("columns", "last"), [(32, True), (37, False)])
 def test_products_of_narrow_factors_have_instructions_for_them(columns: int, last: bool) -> None:
-    """Of the terms that come in pairs: depth does, an odd number of columns does not."""
+    """Of the terms that come in pairs: depth does, an odd number of columns does with a zero."""
     dag = attention(2, 6, columns, 8, 16, "bfloat16")
-    names = [s.name.partition("+") for s in generate_sketches(dag, BF16)]
-    dotted = [(first, second) for first, _, second in names if "dot2" in first]
-    assert len(names) == 2 * len(dotted) > 0
-    assert all(("dot2" in second) is last for _, second in dotted)
+    names = [s.name for s in generate_sketches(dag, BF16)]
+    whole = [n.removeprefix("whole-terms+") for n in names if n.startswith("whole-terms+")]
+    assert bool(whole) is not last
+    for some, is_last in (([n for n in names if "whole" not in n], last), (whole, True)):
+        pairs = [name.partition("+") for name in some]
+        dotted = [(first, second) for first, _, second in pairs if "dot2" in first]
+        assert len(pairs) == 2 * len(dotted)
+        assert all(("dot2" in second) is is_last for _, second in dotted)
+    assert names
 
 
 @pytest.mark.sampled(1)
