@@ -193,12 +193,12 @@ FAMILIES = Path(table.__file__).parent
 READING = (
     *("upgrades.py", "unfolding.py", "compositions.py", "qlinear.py", "standard_forms.py"),
     *("random_weights.py", "draws.py", "shape_inputs.py", "growing.py", "held.py"),
-    *("masked_places.py", "constant_forms.py"),
+    *("masked_places.py", "constant_forms.py", "prepared_masks.py"),
 )
 """What changed between opsets, what is unfolded or composed of others while reading, how made-up
 weights are scaled, what bounds random numbers keep, which operands of the file are shapes, what is
 computed again in every step, what would mix places of a state that are not filled, what passes make
-products of, and what of the length of a state stays affine in it."""
+products of, what of the length of a state stays affine in it, and what readers take a mask for."""
 
 
 def test_no_table_of_operators_outside_of_their_records() -> None:
