@@ -142,13 +142,15 @@ def _numbers(shape: tuple[int, ...], axis: int) -> Array:
     return np.ascontiguousarray(np.broadcast_to(line, shape))
 
 
-_PRODUCTS = ("MatMul", "Gemm", "com.microsoft.MatMulNBits")
+_PRODUCTS = ("MatMul", "Gemm")
+_FEW_BITS = "com.microsoft.MatMulNBits"
 
 
 def _is_product(step: _Step) -> bool:
     """Whether rows are multiplied by a matrix that is the same for all."""
     node = step.node
-    if node.op not in _PRODUCTS or node.attrs.get("transA", 0) or not step.has_rows(0):
+    is_known = node.op in _PRODUCTS or node.op == _FEW_BITS
+    if not is_known or node.attrs.get("transA", 0) or not step.has_rows(0):
         return False
     own = step.rows[node.inputs[0]]
     has_others = any(step.has_rows(n) for n in range(1, len(node.inputs)))
