@@ -50,6 +50,10 @@ class Linear:
         """The canonical expression: variable part first, constant last."""
         return add(self.variable_part, idx(self.const))
 
+    def without(self, *atoms: Expr) -> Linear:
+        """The form without the terms of `atoms`."""
+        return Linear(tuple(t for t in self.terms if t[0] not in atoms), self.const)
+
     @property
     def variable_part(self) -> Expr:
         """The expression without its constant."""
@@ -87,8 +91,7 @@ def _rejoined(form: Linear) -> Linear:
         if isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const):
             whole = Binary("floordiv", atom.a, atom.b)
             if terms.get(whole) == coef * int(atom.b.value):
-                rest = Linear(tuple(t for t in form.terms if t[0] not in (atom, whole)), form.const)
-                return _rejoined(_sum(rest, linear(atom.a), coef))
+                return _rejoined(_sum(form.without(atom, whole), linear(atom.a), coef))
     return form
 
 

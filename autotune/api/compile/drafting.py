@@ -159,8 +159,8 @@ class Drafts:
     def _follows(self, dags: Sequence[ComputeDAG], forms: Sequence[Skeleton]) -> list[int]:
         """For each task the one whose structures it looks at, or itself.
 
-        Of tasks with the same structures: that of its form with the median of operations; for this
-        one, the same among those with its sums, whatever is done with these.
+        Of tasks with the same structures: that of its form which `_leaders` names; for this one,
+        the same among those with its sums, whatever is done with these.
         """
         names = parallel_map(partial(_structures, target=self.target), dags)
         firsts = _leaders(dags, [f.text + n for f, n in zip(forms, names, strict=True)])
@@ -239,7 +239,8 @@ def _nearest(form: Skeleton, tasks: Iterable[list[Known]]) -> list[list[Known]]:
 
 
 def _leaders(dags: Sequence[ComputeDAG], texts: Sequence[str]) -> list[int]:
-    """For each task the one of its text with the median of operations, which may be itself."""
+    """For each task the one of its text with more operations than three quarters of them, which may
+    be itself."""
     alike: dict[str, list[int]] = {}
     for n, text in enumerate(texts):
         alike.setdefault(text, []).append(n)

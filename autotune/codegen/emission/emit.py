@@ -306,8 +306,7 @@ class FunctionEmitter:
         """Keep a vector until those of all iterations of loop `name` are there: one store."""
         lanes, extent = self.at.lanes, self.at.extents[name]
         assert lanes is not None
-        rest = Linear(tuple((a, c) for a, c in form.terms if a != Var(name)), form.const)
-        first = self.at.expanded(rest)
+        first = self.at.expanded(form.without(Var(name)))
         parts = self._parts.setdefault((stmt.tensor.name, first), [])
         parts.append(self.broadcast(value, lanes[1]))
         if len(parts) == extent:

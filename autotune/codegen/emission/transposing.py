@@ -71,8 +71,7 @@ def load_transposed(emitter: Emitter, e: Load, form: Linear, kind: Type, name: s
     assert isinstance(value, int)
     assert lanes is not None
     stride = form.coefficient(lanes[0])
-    rest = Linear(tuple((a, c) for a, c in form.terms if a != Var(name)), form.const)
-    first = at.expanded(at.without_lane(rest))
+    first = at.expanded(at.without_lane(form.without(Var(name))))
 
     def key(column: int) -> object:
         return "transposed", first, stride, lanes, name, column

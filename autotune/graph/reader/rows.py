@@ -16,6 +16,7 @@ import numpy as np
 from autotune.graph.ir import Array, Editor, Node
 from autotune.graph.operators.definition import Fusion, Trait
 from autotune.graph.operators.table import operator_of
+from autotune.graph.reader.experts import N_BITS
 
 Evaluate = Callable[[Node, dict[str, Array]], list[Array] | None]
 """The results of a node for such operands."""
@@ -143,13 +144,12 @@ def _numbers(shape: tuple[int, ...], axis: int) -> Array:
 
 
 _PRODUCTS = ("MatMul", "Gemm")
-_FEW_BITS = "com.microsoft.MatMulNBits"
 
 
 def _is_product(step: _Step) -> bool:
     """Whether rows are multiplied by a matrix that is the same for all."""
     node = step.node
-    is_known = node.op in _PRODUCTS or node.op == _FEW_BITS
+    is_known = node.op in _PRODUCTS or node.op == N_BITS
     if not is_known or node.attrs.get("transA", 0) or not step.has_rows(0):
         return False
     own = step.rows[node.inputs[0]]
