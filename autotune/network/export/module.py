@@ -279,10 +279,10 @@ def _texts(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
     urls = {file: f'new URL("./{name}.{file}", import.meta.url)' for file in own}
     head = _HEAD.format(
         **known,
-        weights=urls.get("weights"),
-        worker=urls.get("worker.mjs"),
+        weights=urls.get("weights", "undefined"),
+        worker=urls.get("worker.mjs", "undefined"),
         network=_script_data(interface, is_separate),
-    ).replace(": None,", ": undefined,")
+    )
     placing = placing_script().replace("export ", "")
     parts = ["model.mjs", *["threads.mjs"] * has_threads, *["session.mjs"] * bool(interface.state)]
     worker = {f"{name}.worker.mjs": text_of("worker.mjs").replace("NAME", name)}
