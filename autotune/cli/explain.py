@@ -65,7 +65,7 @@ def command(
     computed), schedule (its loops), steps (the Python text that makes it, for `autotune measure`),
     python (a program that does the same), loopir, llvm, asm. loopir:PASS is the loop IR after one
     pass of lowering: nests, hoist-predicates, peel, prefetch-activations, pack, prefetch-constants,
-    instructions, terms-outside.
+    restore, instructions, terms-outside.
     """
     from autotune.records import best_records
 

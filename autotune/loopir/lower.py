@@ -22,6 +22,7 @@ from autotune.loopir.peeling import peel_remainders
 from autotune.loopir.predicate_hoisting import hoist_predicates
 from autotune.loopir.prefetch_activations import prefetch_activations
 from autotune.loopir.prefetch_constants import prefetch_constants
+from autotune.loopir.restoring import restore_constants
 from autotune.loopir.term_order import put_terms_outside
 from autotune.loopir.verify import MalformedProgram
 from autotune.loopir.verify import verify as verify_program
@@ -51,6 +52,7 @@ PASSES = (
     Pass("prefetch-activations", prefetch_activations),  # operands of consumers and of next tiles
     Pass("pack", pack_constants),  # constants in the order in which kernels read them
     Pass("prefetch-constants", prefetch_constants),  # packed constants, by their distance
+    Pass("restore", restore_constants),  # weights that only plain sums read, by parts of them
     Pass("instructions", select_instructions),  # annotated loops, once it is known what they read
     Pass("terms-outside", put_terms_outside),  # sums that a point writes out, term by term
 )

@@ -20,10 +20,10 @@ from autotune.te.dag import Compute, ComputeDAG
 def at_numbers(state: State, numbers: Numbers) -> State:
     """`state`, made at the most, for these numbers; of loops that are not fused."""
     dag = at(state.dag, numbers)
-    found = State(dag, _with_ops(state.stages, dag), state.derived, state.transformed)
+    found = State(dag, _with_ops(state.stages, dag), state.derived, state.transformed, state.parts)
     for name, stage in reversed(state.stages.items()):  # consumers before what they read
         stages = found.stages | {name: _resized(found, stage)}
-        found = State(dag, stages, state.derived, state.transformed)
+        found = State(dag, stages, state.derived, state.transformed, state.parts)
     return found
 
 

@@ -8,7 +8,8 @@ are off by 4e-6 to 6e-6 of the largest one; with six, of three parts each, by le
 float32 is. Parts of constants are made at compile time, those of data by a stage of their own.
 
 An infinity has parts that are not finite, and so has a value that rounds to one: where the data are
-not bounded, the sum is computed as it is defined (`loopir/guarding.py`). Parts below 2⁻¹²⁶ are
+bounded, the sum is computed as it is defined (`loopir/guarding.py`). Weights are the sums of their
+parts there (`loopir/restoring.py`): off by 2⁻¹⁷ with two, and stored once. Parts below 2⁻¹²⁶ are
 flushed to zero: elements below 1e-36 are products of bfloat16 alone.
 """
 
@@ -90,7 +91,8 @@ def rewrite(dag: ComputeDAG, name: str, n_products: int) -> Rewritten:
     ops: list[Op] = []
     for old in dag.ops:
         ops += [*maker.ops, changed] if old.name == name else [old]
-    return Rewritten(ComputeDAG(tuple(ops), dag.outputs), tuple(maker.derived), maker.transformed)
+    new = ComputeDAG(tuple(ops), dag.outputs)
+    return Rewritten(new, tuple(maker.derived), maker.transformed, tuple(maker.stored))
 
 
 class _Parts:
@@ -100,6 +102,7 @@ class _Parts:
         self.dag, self.name, self.n_parts = dag, name, n_parts
         self.ops: list[Op] = []
         self.derived: list[Compute] = []
+        self.stored: list[tuple[str, tuple[Tensor, ...]]] = []
         self._of: dict[str, Callable[[Load, int], Expr]] = {}
 
     @property
@@ -129,6 +132,7 @@ class _Parts:
             for n, part in enumerate(_parts(x, self.n_parts))
         ]
         self.derived += made
+        self.stored.append((tensor.name, tuple(m.tensor for m in made)))
         self.ops += [Placeholder(m.tensor, constant=True) for m in made]
         return lambda load, n: Load(made[n].tensor, load.indices)
 

@@ -118,7 +118,8 @@ def _with_dag(state: State, dag: ComputeDAG) -> State:
 
 
 def _with(state: State, stage: Stage) -> State:
-    return State(state.dag, state.stages | {stage.name: stage}, state.derived, state.transformed)
+    stages = state.stages | {stage.name: stage}
+    return State(state.dag, stages, state.derived, state.transformed, state.parts)
 
 
 # --- loop steps -------------------------------------------------------------------------------
@@ -379,6 +380,7 @@ def _rewritten(state: State, new: Rewritten) -> State:
         _with_dag(state, new.dag),
         derived=(*state.derived, *new.derived),
         transformed=(*state.transformed, *new.transformed),
+        parts=(*state.parts, *new.parts),
     )
 
 

@@ -18,7 +18,7 @@ from autotune.errors import ScheduleError
 from autotune.schedule.region import Depth, Extent, deeper, smaller
 from autotune.schedule.steps import LAUNCH_INDICES
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Axis
+from autotune.te.expr import Axis, Tensor
 
 MAX_LOCAL_BYTES = 3 << 19
 """Local buffers live on the stack of a thread, of which the smallest common size is 2 MiB."""
@@ -257,11 +257,15 @@ class Transformed:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A DAG with one sum computed another way, and the functions of its derived constants."""
+    """A DAG with one sum computed another way, and the functions of its derived constants.
+
+    `parts`: constants that are the sum of others up to the error of the algorithm.
+    """
 
     dag: ComputeDAG
     derived: tuple[Compute, ...]
     transformed: tuple[Transformed, ...]
+    parts: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
 
 
 @brief
@@ -270,13 +274,15 @@ class State:
     """Stages in topological order over the DAG as rewritten by the steps.
 
     `derived`: constants that the steps made out of those of the task, to be evaluated in order.
-    `transformed`: the sums that are not computed as they are defined.
+    `transformed`: the sums that are not computed as they are defined. `parts`: constants of the
+    task that are sums of derived ones, largest first, up to the error of the algorithm.
     """
 
     dag: ComputeDAG
     stages: dict[str, Stage]
     derived: tuple[Compute, ...] = ()
     transformed: tuple[Transformed, ...] = ()
+    parts: tuple[tuple[str, tuple[Tensor, ...]], ...] = ()
     _extents: dict[tuple[str, str, Depth], tuple[Extent, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -295,7 +301,7 @@ class State:
             return extent[candidates] if isinstance(extent, np.ndarray) else extent
 
         stages = {name: stage.map_extents(of) for name, stage in self.stages.items()}
-        return State(self.dag, stages, self.derived, self.transformed)
+        return State(self.dag, stages, self.derived, self.transformed, self.parts)
 
     def attached_at(self, target: str, iterator: str) -> list[Stage]:
         """Stages computed inside that loop, in topological order."""
