@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.platforms import require_linux, require_x86
+from autotune.platforms import require_host, require_linux
 from autotune.version import __version__ as __version__
 
 require_linux()
@@ -198,7 +198,7 @@ __all__ = sorted(["__version__", *_MODULES, *_LAZY, *_OF_ONNXRUNTIME])
 
 def __getattr__(name: str) -> Any:
     if not name.startswith("_") and _LAZY.get(name) not in _ANYWHERE:
-        require_x86()
+        require_host()
     if name in _MODULES:
         return import_module(f"autotune.{name}")
     if name in _LAZY:

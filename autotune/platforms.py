@@ -1,4 +1,4 @@
-"""Floor 0: where this package runs: Linux on x86-64."""
+"""Floor 0: where this package runs: Linux on x86-64 and AArch64."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 from autotune.errors import UnsupportedPlatform
 
 _SYSTEMS = {"win32": "Windows", "darwin": "macOS"}
-_MACHINES = ("x86_64", "amd64")
+_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+_NEEDED = "autotune needs Linux on x86-64 or AArch64"
 _HINTS = {"win32": "it runs in WSL 2, the Linux of Windows", "darwin": "it runs in a Linux machine"}
 
 
@@ -17,13 +18,18 @@ def require_linux() -> None:
     if sys.platform != "linux":
         system = _SYSTEMS.get(sys.platform, sys.platform)
         hint = _HINTS.get(sys.platform, "")
-        raise UnsupportedPlatform(f"autotune needs Linux on x86-64; this is {system}", hint)
+        raise UnsupportedPlatform(f"{_NEEDED}; this is {system}", hint)
 
 
-def require_x86() -> None:
+def host_architecture() -> str:
+    """The name of the architecture of this process; "" where nothing is compiled and measured."""
+    return _MACHINES.get(platform.machine().lower(), "")
+
+
+def require_host() -> None:
     """Raise UnsupportedPlatform on a CPU that cannot run what is compiled and measured here."""
-    if platform.machine().lower() not in _MACHINES:
+    if not host_architecture():
         raise UnsupportedPlatform(
-            f"autotune needs Linux on x86-64; this is Linux on {platform.machine()}",
+            f"{_NEEDED}; this is Linux on {platform.machine()}",
             "libraries that `autotune.export` writes for it run here: autotune.ExportedModel",
         )

@@ -17,7 +17,7 @@ from autotune.cli.examples import examples_text
 from autotune.cli.streams import STDOUT_ERRORS, silence
 from autotune.errors import AutotuneError, ExitCode
 from autotune.machine import NEW_OBJECTS
-from autotune.platforms import require_x86
+from autotune.platforms import require_host
 from autotune.version import __version__
 
 # Modules are imported when their command runs: `autotune --help` needs neither LLVM nor LightGBM.
@@ -111,7 +111,7 @@ def run(arguments: Sequence[str]) -> int:
     state = Invocation()
     gc.set_threshold(NEW_OBJECTS)
     try:
-        require_x86()
+        require_host()
         name = next((a for a in arguments if a in _COMMANDS), "autotune")
         with state.waiting, state.waiting.stage(name):
             result = app.main([*arguments], prog_name="autotune", standalone_mode=False, obj=state)

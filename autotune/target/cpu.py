@@ -19,12 +19,13 @@ from autotune.brief import brief
 from autotune.codec import LEFT_OUT, Holds, from_json, to_json, within
 from autotune.errors import UsageError
 from autotune.machine import usable_cpus
-from autotune.target import cpuid
+from autotune.target import auxv, cpuid
 from autotune.target.isa import (
     ARCHITECTURES,
     EMULATION,
     FEATURES,
     HOST,
+    ISAS,
     PROCESSORS,
     Architecture,
     Core,
@@ -60,7 +61,7 @@ class Target:
     n_cores: int = field(default=1, compare=False)
     arch: Annotated[
         str, LEFT_OUT, Holds(ARCHITECTURES.__contains__, "the name of an architecture")
-    ] = HOST.name
+    ] = "x86_64"  # files of that architecture leave it out
 
     @property
     def architecture(self) -> Architecture:
@@ -86,7 +87,7 @@ class Target:
     @property
     def core(self) -> Core:
         """Costs of instructions and bytes on one core."""
-        return core_named(self.cpu)
+        return core_named(self.cpu, self.architecture)
 
     @property
     def port_bits(self) -> int:
@@ -137,7 +138,8 @@ def _isa(arch: str, cpu: str, features: str, vector_bits: int) -> Isa:
 
 def host_features() -> dict[str, bool]:
     """The features of this CPU by LLVM's names; matrix tiles only where the system permits them."""
-    found = dict(cpuid.features())
+    asked = HOST.capabilities
+    found = auxv.features(asked) if asked else dict(cpuid.features())
     if tile_permission() is Permission.DENIED:
         found |= {name: False for name in found if name.startswith("amx-")}
     return found
@@ -166,6 +168,7 @@ def host_target() -> Target:
     llvm, known = _llvm(), host_features()
     # a newer LLVM may have more names, an older one takes no others than its own
     features = {n: known.get(n, there) for n, there in llvm.get_host_cpu_features().items()}
+    features |= known if HOST.capabilities else {}
     text = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items()))
     return cpu_here(host_cpu_name(), text, _widest(features))
 
@@ -227,7 +230,10 @@ def missing_features(target: Target) -> tuple[str, ...]:
     host, needed = host_features(), needed_features(target)
     if not host.keys() >= set(needed):  # of a newer LLVM
         host = dict(_llvm().get_host_cpu_features()) | host
-    return tuple(name for name in needed if not host.get(name, False))
+    lacking = [name for name in needed if not host.get(name, False)]
+    if target.isa.is_scalable and auxv.scalable_bits() != target.vector_bits:
+        lacking.append(f"vectors of {target.vector_bits} bits")
+    return tuple(lacking)
 
 
 def cpu_here(cpu: str, features: str, isa: Isa) -> Target:
@@ -242,15 +248,15 @@ def cpu_here(cpu: str, features: str, isa: Isa) -> Target:
         l2_bytes=l2 or 1 << 20,
         l3_bytes=l3 or 16 << 20,
         n_cores=len(usable_cpus()),
+        arch=HOST.name,
     )
 
 
 def _widest(features: dict[str, bool]) -> Isa:
-    isa = isa_with(features)
+    isa = isa_with(features, auxv.scalable_bits())
     if isa is None:
-        raise UsageError(
-            "this CPU has neither AVX2+FMA nor AVX-512", "autotune needs an x86-64-v3 processor"
-        )
+        least = " and ".join(ISAS[-1].requires)
+        raise UsageError(f"this CPU lacks some of {least}", "autotune needs a CPU that has them")
     return isa
 
 

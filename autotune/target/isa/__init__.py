@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
+from autotune.platforms import host_architecture
 from autotune.target.isa import arm, riscv, wasm, x86_processors
 from autotune.target.isa.record import Architecture as Architecture
 from autotune.target.isa.record import Core as Core
@@ -19,11 +20,11 @@ from autotune.target.isa.record import TileUnit as TileUnit
 from autotune.target.isa.x86_processors import ALIASES as ALIASES
 from autotune.target.isa.x86_tiles import EMULATION as EMULATION
 
-HOST = x86_processors.X86_64
-"""The architecture that this package runs on."""
 ARCHITECTURES: Mapping[str, Architecture] = {
     a.name: a for a in (x86_processors.X86_64, arm.AARCH64, riscv.RISCV64, wasm.WASM32)
 }
+HOST = ARCHITECTURES.get(host_architecture(), x86_processors.X86_64)
+"""The architecture of this process."""
 ISAS: tuple[Isa, ...] = HOST.isas
 """Of this process, widest vectors first."""
 
@@ -53,15 +54,19 @@ def architecture_of(cpu: str) -> Architecture:
     return next(a for a in ARCHITECTURES.values() if cpu in a.processors)
 
 
-def core_named(cpu: str) -> Core:
-    """The costs of a core by its name."""
+def core_named(cpu: str, architecture: Architecture = HOST) -> Core:
+    """The costs of a core by its name; of one that is like it where there is no record of it."""
     known = PROCESSORS.get(cpu)
-    return known.core if known else x86_processors.unknown_core(cpu)
+    return known.core if known else architecture.unknown_core(cpu)
 
 
-def isa_with(features: Mapping[str, bool]) -> Isa | None:
-    """The widest instruction set whose features are all there; None where none is."""
-    return next((isa for isa in ISAS if all(features.get(f) for f in isa.requires)), None)
+def isa_with(features: Mapping[str, bool], scalable_bits: int = 0) -> Isa | None:
+    """The widest instruction set whose features are all there; None where none is.
+
+    `scalable_bits`: of vectors that have another length elsewhere.
+    """
+    fitting = (isa for isa in ISAS if not isa.is_scalable or isa.vector_bits == scalable_bits)
+    return next((isa for isa in fitting if all(features.get(f) for f in isa.requires)), None)
 
 
 def with_forms(isa: Isa, features: Set[str]) -> Isa:

@@ -133,6 +133,7 @@ AARCH64 = Architecture(
     isas=(SVE512, SVE256, SVE128, NEON),
     processors=PROCESSORS,
     probe="arm.c",
+    unknown_core=lambda cpu: _N1,
     capabilities={
         "neon": ("AT_HWCAP", 1),
         "lse": ("AT_HWCAP", 8),

@@ -6,7 +6,7 @@ name for (fused multiply-add, prefetch, masked load) is in no record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 from autotune.brief import brief
@@ -261,7 +261,7 @@ class Architecture:
     the auxiliary vector and the bit in it that Linux tells a feature by, none where the CPU itself
     is asked. `options`: LLVM's. `emission`: those of LLVM that are set while its code is
     written, and their values for other code. `is_module`: whether its code is a module, whose
-    linker adds nothing to names.
+    linker adds nothing to names. `unknown_core`: the costs of a CPU of which there is no record.
     """
 
     name: str
@@ -275,6 +275,7 @@ class Architecture:
     options: tuple[str, ...] = ()
     emission: Mapping[str, str] = field(default_factory=dict)
     is_module: bool = False
+    unknown_core: Callable[[str], Core] = lambda cpu: Core()
 
     def isa(self, vector_bits: int, features: Set[str]) -> Isa:
         """The instruction set that the code of a target with such vectors and features uses.

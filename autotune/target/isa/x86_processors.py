@@ -129,4 +129,5 @@ X86_64 = Architecture(
     # meet their accumulator. That shortens a chain which others hide, and spills: loops of
     # `vpmaddwd` take 1.15 times as long. Other kernels are the same without it.
     options=("-x86-machine-combiner=false",),
+    unknown_core=unknown_core,
 )
