@@ -44,7 +44,7 @@ def collapse(dag: ComputeDAG, dense: Collection[str] = ()) -> ComputeDAG:
 
 
 def drop_unit_axes(dag: ComputeDAG) -> ComputeDAG:
-    """Remove axes and dimensions of extent 1; every tensor keeps at least one dimension."""
+    """Remove axes and dimensions of extent 1; a tensor that has some keeps at least one."""
     kept = {op.name: _long_dimensions(op.tensor) for op in dag.ops}
     tensors = {op.name: _picked(op.tensor, kept[op.name]) for op in dag.ops}
     return _rewritten(dag, [_without_units(op, kept, tensors) for op in dag.ops])
@@ -74,7 +74,7 @@ def _rewritten(dag: ComputeDAG, ops: Iterable[Op]) -> ComputeDAG:
 
 def _long_dimensions(tensor: Tensor) -> tuple[int, ...]:
     long = tuple(n for n, extent in enumerate(tensor.shape) if extent != 1)
-    return long or (len(tensor.shape) - 1,)
+    return long or tuple(range(len(tensor.shape)))[-1:]
 
 
 def _picked(tensor: Tensor, dims: Sequence[int]) -> Tensor:

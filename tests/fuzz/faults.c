@@ -1,12 +1,20 @@
-/* Preloaded into a command: the n-th call of one function on files below a folder fails.
+/* Preloaded into a command: the n-th call of one function fails, of files below a folder.
  *
- *   FAULT_FOLDER  absolute path        FAULT_CALL   write, fsync, open, read, mmap, rename, link
- *   FAULT_NUMBER  from 1; 0: none      FAULT_COUNT  file with an int64: calls so far, of all processes
+ *   FAULT_FOLDER  absolute path        FAULT_CALL   write, fsync, open, read, mmap, rename, link,
+ *   FAULT_NUMBER  from 1; 0: none                   malloc, clone
+ *   FAULT_COUNT   file with two int64: calls so far, of all processes; whether a file was opened
+ *   FAULT_LEAST   bytes of the memory that `malloc` counts
+ *   FAULT_CALLER  if set, calls by the library of this name count, of any file, and no others
+ *
+ * `malloc` and `clone` (threads and processes) count from the first file of the folder on that is
+ * opened, and where Python, NumPy or compiled code asks: LLVM and ONNX Runtime end the process.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,77 +25,103 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static const char *folder, *call;
-static int64_t number, *count;
+static const char *folder, *call, *library;
+static int64_t number, least, *count;
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 __attribute__((constructor)) static void begin(void) {
   const char *file = getenv("FAULT_COUNT"), *text = getenv("FAULT_NUMBER");
+  const char *bytes = getenv("FAULT_LEAST");
+  library = getenv("FAULT_CALLER");
+  least = bytes ? atoll(bytes) : 0;
   folder = getenv("FAULT_FOLDER");
   call = getenv("FAULT_CALL");
   if (!file || !text || !folder || !call) return;
   int handle = REAL(open)(file, O_RDWR);
   if (handle < 0) return;
-  void *at = REAL(mmap)(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, handle, 0);
+  void *at = REAL(mmap)(NULL, 16, PROT_READ | PROT_WRITE, MAP_SHARED, handle, 0);
   close(handle);
   if (at == MAP_FAILED) return;
   number = atoll(text);
   count = at;
 }
 
-static int counts(const char *name, const char *path) {
-  if (!count || !path || strcmp(name, call) || strncmp(path, folder, strlen(folder))) return 0;
-  return __atomic_add_fetch(count, 1, __ATOMIC_SEQ_CST) == number;
+static int fails(void) { return __atomic_add_fetch(count, 1, __ATOMIC_SEQ_CST) == number; }
+
+/* The file name of the code that calls, without its folder; empty for code in memory. */
+static const char *object(void *caller) {
+  Dl_info info;
+  const char *name = dladdr(caller, &info) && info.dli_fname ? info.dli_fname : "", *end;
+  return (end = strrchr(name, '/')) ? end + 1 : name;
 }
 
-static int at_path(const char *name, const char *path) {
+static int begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
+
+static int counts(const char *name, const char *path, void *caller) {
+  int is_there = !strncmp(path, folder, strlen(folder));
+  if (is_there) count[1] = 1;
+  if (strcmp(name, call)) return 0;
+  return (library ? !strcmp(object(caller), library) : is_there) && fails();
+}
+
+static int at_path(const char *name, const char *path, void *caller) {
   char whole[4096];
-  if (!count || !path || strcmp(name, call)) return 0;
-  if (path[0] == '/') return counts(name, path);
+  if (!count || !path) return 0;
+  if (path[0] == '/') return counts(name, path, caller);
   if (!getcwd(whole, 2048) || strlen(path) > 2000) return 0;
-  return counts(name, strcat(strcat(whole, "/"), path));
+  return counts(name, strcat(strcat(whole, "/"), path), caller);
 }
 
-static int at_file(const char *name, int handle) {
+static int at_file(const char *name, int handle, void *caller) {
   char link[64], path[4096];
   if (!count || strcmp(name, call)) return 0;
   snprintf(link, sizeof link, "/proc/self/fd/%d", handle);
   ssize_t n = readlink(link, path, sizeof path - 1);
   if (n < 0) return 0;
   path[n] = 0;
-  return counts(name, path);
+  return counts(name, path, caller);
 }
 
+static int at_code(const char *name, size_t n_bytes, void *caller) {
+  if (!count || strcmp(name, call) || (int64_t)n_bytes < least) return 0;
+  const char *by = object(caller);
+  if (library) return !strcmp(by, library) && fails();
+  if (!count[1]) return 0;
+  return (!*by || begins(by, "python") || begins(by, "libpython") || begins(by, "mmap.") ||
+          begins(by, "_multiarray_umath") || begins(by, "_posixsubprocess")) && fails();
+}
+
+#define CALLER __builtin_return_address(0)
 #define FAIL(test, error, value) \
   if (test) { errno = error; return value; }
 
 ssize_t write(int f, const void *d, size_t n) {
-  FAIL(at_file("write", f), ENOSPC, -1)
+  FAIL(at_file("write", f, CALLER), ENOSPC, -1)
   return REAL(write)(f, d, n);
 }
 ssize_t pwrite64(int f, const void *d, size_t n, off64_t o) {
-  FAIL(at_file("write", f), ENOSPC, -1)
+  FAIL(at_file("write", f, CALLER), ENOSPC, -1)
   return REAL(pwrite64)(f, d, n, o);
 }
 ssize_t writev(int f, const struct iovec *v, int n) {
-  FAIL(at_file("write", f), ENOSPC, -1)
+  FAIL(at_file("write", f, CALLER), ENOSPC, -1)
   return REAL(writev)(f, v, n);
 }
 int fsync(int f) {
-  FAIL(at_file("fsync", f), EIO, -1)
+  FAIL(at_file("fsync", f, CALLER), EIO, -1)
   return REAL(fsync)(f);
 }
 int fdatasync(int f) {
-  FAIL(at_file("fsync", f), EIO, -1)
+  FAIL(at_file("fsync", f, CALLER), EIO, -1)
   return REAL(fdatasync)(f);
 }
 ssize_t read(int f, void *d, size_t n) {
-  FAIL(at_file("read", f), EIO, -1)
+  FAIL(at_file("read", f, CALLER), EIO, -1)
   return REAL(read)(f, d, n);
 }
 ssize_t pread64(int f, void *d, size_t n, off64_t o) {
-  FAIL(at_file("read", f), EIO, -1)
+  FAIL(at_file("read", f, CALLER), EIO, -1)
   return REAL(pread64)(f, d, n, o);
 }
 #define MODE(flags) \
@@ -95,36 +129,75 @@ ssize_t pread64(int f, void *d, size_t n, off64_t o) {
   if (flags & (O_CREAT | O_TMPFILE)) { va_list a; va_start(a, flags); mode = va_arg(a, mode_t); va_end(a); }
 int open(const char *p, int flags, ...) {
   MODE(flags)
-  FAIL(at_path("open", p), EMFILE, -1)
+  FAIL(at_path("open", p, CALLER), EMFILE, -1)
   return REAL(open)(p, flags, mode);
 }
 int open64(const char *p, int flags, ...) {
   MODE(flags)
-  FAIL(at_path("open", p), EMFILE, -1)
+  FAIL(at_path("open", p, CALLER), EMFILE, -1)
   return REAL(open64)(p, flags, mode);
 }
 int openat(int at, const char *p, int flags, ...) {
   MODE(flags)
-  FAIL(at_path("open", p), EMFILE, -1)
+  FAIL(at_path("open", p, CALLER), EMFILE, -1)
   return REAL(openat)(at, p, flags, mode);
 }
+#define MAPS(f, n) \
+  (f >= 0 && !library ? at_file("mmap", f, CALLER) : at_code(library ? "mmap" : "malloc", n, CALLER))
 void *mmap(void *w, size_t n, int p, int flags, int f, off_t o) {
-  FAIL(f >= 0 && at_file("mmap", f), ENOMEM, MAP_FAILED)
+  FAIL(MAPS(f, n), ENOMEM, MAP_FAILED)
   return REAL(mmap)(w, n, p, flags, f, o);
 }
 void *mmap64(void *w, size_t n, int p, int flags, int f, off64_t o) {
-  FAIL(f >= 0 && at_file("mmap", f), ENOMEM, MAP_FAILED)
+  FAIL(MAPS(f, n), ENOMEM, MAP_FAILED)
   return REAL(mmap64)(w, n, p, flags, f, o);
 }
 int rename(const char *a, const char *b) {
-  FAIL(at_path("rename", b), EIO, -1)
+  FAIL(at_path("rename", b, CALLER), EIO, -1)
   return REAL(rename)(a, b);
 }
 int link(const char *a, const char *b) {
-  FAIL(at_path("link", b), EIO, -1)
+  FAIL(at_path("link", b, CALLER), EIO, -1)
   return REAL(link)(a, b);
 }
 int linkat(int x, const char *a, int y, const char *b, int flags) {
-  FAIL(at_path("link", b), EIO, -1)
+  FAIL(at_path("link", b, CALLER), EIO, -1)
   return REAL(linkat)(x, a, y, b, flags);
+}
+
+void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+void *__libc_memalign(size_t, size_t);
+
+void *malloc(size_t n) {
+  FAIL(at_code("malloc", n, CALLER), ENOMEM, NULL)
+  return __libc_malloc(n);
+}
+void *calloc(size_t n, size_t each) {
+  FAIL(at_code("malloc", n * each, CALLER), ENOMEM, NULL)
+  return __libc_calloc(n, each);
+}
+void *realloc(void *p, size_t n) {
+  FAIL(at_code("malloc", n, CALLER), ENOMEM, NULL)
+  return __libc_realloc(p, n);
+}
+void *aligned_alloc(size_t to, size_t n) {
+  FAIL(at_code("malloc", n, CALLER), ENOMEM, NULL)
+  return __libc_memalign(to, n);
+}
+int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), void *x) {
+  if (at_code("clone", INT64_MAX, CALLER)) return EAGAIN;
+  return REAL(pthread_create)(t, a, f, x);
+}
+pid_t fork(void) {
+  FAIL(at_code("clone", INT64_MAX, CALLER), EAGAIN, -1)
+  return REAL(fork)();
+}
+pid_t vfork(void) { /* the child returns from here: as a fork it has a stack of its own */
+  FAIL(at_code("clone", INT64_MAX, CALLER), EAGAIN, -1)
+  return REAL(fork)();
+}
+int posix_spawn(pid_t *p, const char *f, const posix_spawn_file_actions_t *a,
+                const posix_spawnattr_t *r, char *const *v, char *const *e) {
+  if (at_code("clone", INT64_MAX, CALLER)) return EAGAIN;
+  return REAL(posix_spawn)(p, f, a, r, v, e);
 }

@@ -3,10 +3,14 @@
     python -m tests.fuzz.faults [--most 5] [COMMAND…]
 
 A library that is preloaded (`faults.c`) counts the calls of one function on files of the folder of
-a command. Then the command runs once for every number, and that call fails: a full disk, a disk's
-error, no handles, no memory. Whatever is hit: an exit code that is documented and one line, no file
-of before is lost or changed, what is written is whole, and nothing else is left. `--most`: so many
-numbers of each call, evenly spread.
+a command, requests of memory (from 32 KiB on), and threads and processes that are begun. Then the
+command runs once for every number, and that call fails: a full disk, a disk's error, no handles, no
+memory. Whatever is hit: an exit code that is documented and one line, no file of before is lost or
+changed, what is written is whole, and nothing else is left. `--most`: so many numbers of each call,
+evenly spread.
+
+`library` and `session` are programs that call what `export` wrote, of whose calls alone each fails:
+the program goes on, is told by a status, and computes the same bits when it tries once more.
 """
 
 from __future__ import annotations
@@ -22,14 +26,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import numpy as np
 
 import autotune
 from autotune.errors import AutotuneError
+from autotune.network.artifact.artifact import Artifact
+from autotune.network.export.library import write_library
+from autotune.toolchain import toolchain
+from tests.compatibility.make import decoder
 from tests.forking import environment
 
-CALLS = ("write", "fsync", "open", "read", "mmap", "rename", "link")
-CODES = (0, 1, 2, 4)
+CALLS = ("write", "fsync", "open", "read", "mmap", "rename", "link", "malloc", "clone")
+CODES = (0, 1, 2, 3, 4)
 TIMEOUT_S = 300
+LEAST_BYTES = 32 << 10
 COMMANDS: dict[str, tuple[str, ...]] = {
     "distill": ("distill", "log.jsonl", "-o", "out.jsonl"),
     "store": ("distill", "log.jsonl", "--store", "store"),
@@ -40,6 +50,62 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "export": ("export", "model.atn", "-o", "out"),
     "report": ("report", "log.jsonl", "--format", "md", "-o", "out.md"),
 }
+_LIBRARY = """
+import numpy as np, autotune
+from autotune.errors import ArtifactError
+expected = np.load("expected.npz")
+for _ in range(2):
+    try:
+        models = [autotune.ExportedModel("library/libmodel.so", n) for n in (2, None)]
+        found = [model.run({"x": expected["x"]})["y"] for model in models]
+    except ArtifactError as error:
+        assert "no memory" in str(error) or "file of weights" in str(error), error
+        continue
+    assert all(np.array_equal(y, expected["y"]) for y in found)
+    break
+else:
+    raise SystemExit("it does not recover")
+"""
+PROGRAMS: dict[str, tuple[str, ...]] = {
+    "library": (sys.executable, "-c", _LIBRARY),
+    "session": ("./session",),
+}
+"""Programs that call a library, `libmodel.so`, whose calls fail alone."""
+_SESSION = """
+#include "model.h"
+#include <stdio.h>
+#include <string.h>
+
+static int steps(float *y) {
+  model_options options = {.threads = 2};
+  model_model *model;
+  model_session *session = NULL;
+  int64_t ids[3] = {3, 1, 2};
+  model_inputs in = {0};
+  model_outputs out = {0};
+  int status = model_create(&options, &model);
+  in.input_ids = ids;
+  out.logits = y;
+  if (!status) status = model_open(model, &session);
+  if (!status) status = model_step(session, 3, &in, &out);
+  model_close(session);
+  model_destroy(model);
+  return status;
+}
+
+int main(void) {
+  float y[2][24];
+  int n_failed = 0, n = 0;
+  while (n < 2) {
+    int status = steps(y[n]);
+    if (!status)
+      n++;
+    else if (n_failed++ || (status != MODEL_NO_MEMORY && status != MODEL_NO_WEIGHTS))
+      return 101;
+  }
+  return memcmp(y[0], y[1], sizeof y[0]) ? 102 : 0;
+}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +131,28 @@ class Faults:
         """How many calls there were, and what is wrong."""
         here = self.work / "here"
         shutil.rmtree(here, ignore_errors=True)
-        shutil.copytree(self.folder, here)
+        shutil.copytree(self.folder, here, symlinks=True)
         counter = self.work / "count"
-        counter.write_bytes(bytes(8))
+        counter.write_bytes(bytes(16))
         env = environment() | {
             "LD_PRELOAD": str(self.library),
             "FAULT_FOLDER": f"{here}/",
             "FAULT_CALL": point.call,
             "FAULT_NUMBER": str(point.number),
             "FAULT_COUNT": str(counter),
+            "FAULT_LEAST": str(LEAST_BYTES),
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "autotune", *COMMANDS[point.command]],
-            cwd=here,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        count: int = struct.unpack("q", counter.read_bytes())[0]
+        words = (sys.executable, "-m", "autotune", *COMMANDS.get(point.command, ()))
+        if point.command in PROGRAMS:
+            words = PROGRAMS[point.command]
+            env |= {"FAULT_CALLER": "libmodel.so", "FAULT_LEAST": "0"}
+        try:
+            done = subprocess.run(
+                words, cwd=here, env=env, capture_output=True, text=True, timeout=TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            return 0, ["it does not end"]
+        count: int = struct.unpack_from("q", counter.read_bytes())[0]
         return count, [*_said(done), *self._left(here, point.command, done.returncode)]
 
     def _left(self, here: Path, command: str, code: int) -> Iterator[str]:
@@ -100,7 +168,7 @@ class Faults:
                 elif not now.read_bytes().startswith(path.read_bytes()):
                     yield f"{path.name} has lost records"
         new = {p.name for p in here.iterdir()} - {p.name for p in self.folder.iterdir()}
-        known = {word for word in COMMANDS[command] if word.startswith(("out", "store"))}
+        known = {word for word in COMMANDS.get(command, ()) if word.startswith(("out", "store"))}
         saved = {name for name in new if name.endswith("-saved.jsonl")}
         if new - known - saved:
             yield f"left over: {sorted(new - known - saved)}"
@@ -144,7 +212,7 @@ def numbers(count: int, most: int) -> list[int]:
 
 
 def prepare(folder: Path) -> None:
-    """A small model, its artifact and its log."""
+    """A small model, its artifact and its log; libraries, with weights beside one, and programs."""
     import onnx
 
     from tests.cli.conftest import mlp
@@ -152,7 +220,22 @@ def prepare(folder: Path) -> None:
     model, log = folder / "model.onnx", folder / "log.jsonl"
     onnx.save(mlp(), model)
     autotune.tune(model, log, trials=2, show="nothing", compare=False)
-    autotune.compile(model, check=False).save(folder / "model.atn")
+    compiled = autotune.compile(model, check=False, threads=2)
+    compiled.save(folder / "model.atn")
+    inputs = {"x": np.linspace(-1, 1, 4 * 8, dtype=np.float32).reshape(4, 8)}
+    np.savez(folder / "expected.npz", **inputs, **compiled.run(inputs))
+    _export(compiled.artifact, folder / "library", is_separate=True)
+    stateful = autotune.compile(decoder(), check=False, capacity=16, threads=2)
+    _export(stateful.artifact, folder / "state", is_separate=False)
+    source = folder / "session.c"
+    source.write_text(_SESSION, encoding="utf-8")
+    flags = ("-Istate", "-Lstate", "-lmodel", "-Wl,-rpath,$ORIGIN/state")
+    subprocess.run(["cc", "-o", "session", source.name, *flags], cwd=folder, check=True)
+
+
+def _export(artifact: Artifact, folder: Path, is_separate: bool) -> None:
+    folder.mkdir()
+    write_library(artifact, "model", folder, toolchain(None, "x86_64"), is_separate)
 
 
 def campaign(
@@ -174,17 +257,23 @@ def campaign(
 
 
 @click.command()
-@click.argument("commands", nargs=-1, type=click.Choice([*COMMANDS]))
+@click.argument("commands", nargs=-1, type=click.Choice([*COMMANDS, *PROGRAMS]))
 @click.option("--most", default=10_000, help="Numbers of each call.")
 def main(commands: tuple[str, ...], most: int) -> None:
     """Print what is wrong, and the number of points."""
     n_points = n_wrong = 0
+    of: dict[tuple[str, str], int] = {}
     with tempfile.TemporaryDirectory() as work:
-        for point, wrong in campaign(commands or [*COMMANDS], most, Path(work).resolve()):
+        for point, wrong in campaign(
+            commands or [*COMMANDS, *PROGRAMS], most, Path(work).resolve()
+        ):
             n_points += 1
+            of[point.command, point.call] = of.get((point.command, point.call), 0) + 1
             n_wrong += bool(wrong)
             for reason in wrong:
                 print(f"{point.command}, {point.call} number {point.number}: {reason}", flush=True)
+    for (command, call), n in of.items():
+        print(f"{command:8} {call:7}{n:6}")
     print(f"{n_points} points of failure, {n_wrong} wrong")
     sys.exit(bool(n_wrong))
 

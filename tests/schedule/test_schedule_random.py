@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 
 from autotune.errors import ScheduleError
@@ -12,11 +13,13 @@ from autotune.loopir.nodes import with_strides
 from autotune.schedule.steps import Steps
 from autotune.strides import dense
 from autotune.target import Target, parse_target, runs_here
+from autotune.te.collapse import collapse
 from autotune.te.dag import ComputeDAG
 from autotune.te.evaluate import evaluate
 from tests.schedule.random_schedules import lowered, random_steps
 from tests.schedule.running import assert_close, assert_computes, random_inputs, run_compiled
 from tests.schedule.small_dags import ALL
+from tests.te.random_programs import random_program
 
 TARGETS: list[Target] = [
     t for t in (parse_target("x86-64-v3"), parse_target("x86-64-v4")) if runs_here(t)
@@ -47,6 +50,28 @@ def check_many(name: str, n: int, seed: int) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_random_schedules(name: str, seed: int) -> None:
     check_many(name, 1, seed)
+
+
+@pytest.mark.parametrize("seed", range(0, 96, 8))
+def test_random_programs(seed: int) -> None:
+    """Programs that nobody would write either, against NumPy."""
+    for n in range(seed, seed + 8):
+        program = random_program(n)
+        dag = collapse(program.dag)
+        shapes = {p.name: p.tensor.shape for p in dag.placeholders}
+        inputs = {name: a.reshape(shapes[name]) for name, a in program.inputs.items()}
+        expected = {
+            name: a.reshape(dag[name].tensor.shape).astype(np.float32)
+            for name, a in program.expected.items()
+        }
+        for steps in ((), random_steps(dag, Random(n))):
+            try:
+                lowered_program = lower(dag, steps)
+            except ScheduleError:
+                assert steps, "every task has a program"
+                continue
+            target = TARGETS[n % len(TARGETS)]
+            assert_computes(lowered_program, inputs, expected, target, (1 + n % 3,), 1e-4)
 
 
 @pytest.mark.parametrize("name", ["gemm", "conv", "max_pool", "broadcasting", "two_outputs"])
