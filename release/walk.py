@@ -69,7 +69,7 @@ def walk(python: str, package: str, find_links: str | None = None) -> dict[str, 
         _run([python, "-m", "venv", "venv"], home)
         own = str(home / "venv" / "bin" / "python")
         links = ["--find-links", find_links, "--no-index"] if find_links else []
-        _run([own, "-m", "pip", "install", "-q", *links, package], home)
+        _run([own, "-m", "pip", "install", "-q", "--no-compile", *links, package], home)
         found["install"] = time.monotonic() - begun
         packages = next((home / "venv" / "lib").glob("python*")) / "site-packages"
         found["MB"] = sum(p.stat().st_size for p in packages.rglob("*") if p.is_file()) / 1e6

@@ -1,6 +1,6 @@
 """The n-th call of the system fails, for every n, over the main path of each command.
 
-    python -m tests.fuzz.faults [--most 5] [COMMAND…]
+    python -m tests.fuzz.faults [--most 5] [--call malloc] [COMMAND…]
 
 A library that is preloaded (`faults.c`) counts the calls of one function on files of the folder of
 a command, requests of memory (from 32 KiB on), and threads and processes that are begun. Then the
@@ -259,7 +259,8 @@ def campaign(
 @click.command()
 @click.argument("commands", nargs=-1, type=click.Choice([*COMMANDS, *PROGRAMS]))
 @click.option("--most", default=10_000, help="Numbers of each call.")
-def main(commands: tuple[str, ...], most: int) -> None:
+@click.option("--call", "calls", multiple=True, type=click.Choice(CALLS), default=CALLS)
+def main(commands: tuple[str, ...], most: int, calls: tuple[str, ...]) -> None:
     """Print what is wrong, and the number of points."""
     n_points = n_wrong = 0
     of: dict[tuple[str, str], int] = {}

@@ -60,6 +60,7 @@ PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 INTEGERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "floordiv": (lambda x: (x + 3) // 4, lambda x: (x + 3) // 4),
     "mod": (lambda x: x % 5, lambda x: x % 5),
+    "neg": (lambda x: -x, lambda x: -x),
     "bits": (lambda x: (x & 11) | (x ^ 5), lambda x: (x & 11) | (x ^ 5)),
     "shifts": (lambda x: (x << 2) >> 1, lambda x: (x << 2) >> 1),
     "quotient": (lambda x: te.quotient(x, x * 0 + 3), lambda x: np.trunc(x / 3).astype(int)),
