@@ -222,8 +222,8 @@ def prepare(folder: Path) -> None:
     autotune.tune(model, log, trials=2, show="nothing", compare=False)
     compiled = autotune.compile(model, check=False, threads=2)
     compiled.save(folder / "model.atn")
-    inputs = {"x": np.linspace(-1, 1, 4 * 8, dtype=np.float32).reshape(4, 8)}
-    np.savez(folder / "expected.npz", **inputs, **compiled.run(inputs))
+    x = np.linspace(-1, 1, 4 * 8, dtype=np.float32).reshape(4, 8)
+    np.savez(folder / "expected.npz", x=x, y=compiled.run({"x": x})["y"])
     _export(compiled.artifact, folder / "library", is_separate=True)
     stateful = autotune.compile(decoder(), check=False, capacity=16, threads=2)
     _export(stateful.artifact, folder / "state", is_separate=False)

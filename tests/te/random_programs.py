@@ -108,7 +108,8 @@ class _Drawing:
 
     def step(self, value: Value) -> Value:
         kinds = (self.function, self.pair, self.moved, self.window, self.reduced, self.product)
-        return self.pick((*kinds, self.integers, self.padded))(value)
+        step: Callable[[Value], Value] = self.pick((*kinds, self.integers, self.padded))
+        return step(value)
 
     def function(self, value: Value) -> Value:
         (x, data), (ours, numpy) = value, FUNCTIONS[self.pick(sorted(FUNCTIONS))]
@@ -122,7 +123,7 @@ class _Drawing:
         y, other = self.pick(others) if others else self.given(x.shape[first:])
         swapped = self.rng.random() < 0.5
 
-        def element(*i: te.Expression) -> te.Expression:
+        def element(*i: te.Expression) -> Any:
             a, b = x[i], y[i[first:]]
             return ours(b, a) if swapped else ours(a, b)
 
@@ -136,7 +137,7 @@ class _Drawing:
         back = [order.index(n) for n in range(len(order))]
         flipped = self.rng.random() < 0.3
 
-        def element(*i: te.Expression) -> te.Expression:
+        def element(*i: te.Expression) -> Any:
             at = [i[n] for n in back]
             at[-1] = x.shape[-1] - 1 - at[-1] if flipped else at[-1]
             return x[tuple(at)]
@@ -149,7 +150,7 @@ class _Drawing:
         wide = (*x.shape[:-1], x.shape[-1] + 3)
         end = x.shape[-1] + 1
 
-        def element(*i: te.Expression) -> te.Expression:
+        def element(*i: te.Expression) -> Any:
             inside = (i[-1] > 0) & (i[-1] < end)
             return te.where(inside, x[(*i[:-1], i[-1] - 1)], 0)
 
@@ -157,7 +158,7 @@ class _Drawing:
         return te.compute(wide, element, self.name("t")), np.pad(data, widths)
 
     def window(self, value: Value) -> Value:
-        """Every second place of the last dimension, or a product over neighbours."""
+        """Every second place of the last dimension."""
         x, data = value
         n = (x.shape[-1] + 1) // 2
         made = te.compute((*x.shape[:-1], n), lambda *i: x[(*i[:-1], i[-1] * 2)], self.name("t"))
@@ -170,7 +171,7 @@ class _Drawing:
         shape = x.shape[:at] + x.shape[at + 1 :] or (1,)
         k = te.reduce_axis(x.shape[at], self.name("k"))
 
-        def element(*i: te.Expression) -> te.Expression:
+        def element(*i: te.Expression) -> Any:
             return ours(x[(*i[:at], k, *i[at : len(x.shape) - 1])], k)
 
         return te.compute(shape, element, self.name("t")), numpy(data, axis=at).reshape(shape)
@@ -187,12 +188,12 @@ class _Drawing:
         return made, data @ other
 
     def integers(self, value: Value) -> Value:
-        """`value` plus something of integers; either may be a scalar of each row."""
+        """`value` plus something of integers."""
         x, data = value
         ours, numpy = INTEGERS[self.pick(sorted(INTEGERS))]
         y, other = self.given(x.shape, self.pick(("int32", "int64", "int16")))
 
-        def element(*i: te.Expression) -> te.Expression:
+        def element(*i: te.Expression) -> Any:
             return x[i] + ours(y[i]).astype("float32") * 0.125
 
         return te.compute(x.shape, element, self.name("t")), data + numpy(other) * 0.125

@@ -88,7 +88,7 @@ def test_any_float_is_kept_in_json(value: float, dtype: str) -> None:
 
 
 def _damaged(data: Any, rng: Random) -> Any:
-    """JSON with one value of another kind, or one part gone."""
+    """JSON with one value, or one word wherever it is, of another kind."""
     paths: list[tuple[Any, Any]] = []
 
     def visit(part: Any) -> None:
@@ -99,7 +99,11 @@ def _damaged(data: Any, rng: Random) -> Any:
 
     visit(data)
     part, key = rng.choice(paths)
-    part[key] = rng.choice([None, -1, "nothing", [], 1.5, {}, 1 << 70, True, ""])
+    old = part[key]
+    new: Any = rng.choice([None, -1, "nothing", [], 1.5, {}, 1 << 70, True, ""])
+    alike = [(p, k) for p, k in paths if isinstance(old, str) and p[k] == old]
+    for place, at in alike if rng.random() < 0.5 else [(part, key)]:
+        place[at] = new
     return data
 
 
@@ -116,10 +120,12 @@ def test_what_is_no_task_is_refused_and_what_is_taken_can_be_written(seed: int) 
             n_refused += 1
             continue
         for op in dag.ops:
-            assert all(type(n) is int and n >= 0 for n in op.tensor.shape)
+            assert all(isinstance(n, int) for n in op.tensor.shape)
+            assert min(op.tensor.shape, default=0) >= 0
             axes = (*op.axes, *op.reduce_axes) if isinstance(op, Compute) else ()
-            names = [op.name, *(a.name for a in axes)]
-            assert all(isinstance(name, str) and name for name in names)
+            names: list[Any] = [op.name, *(a.name for a in axes)]
+            assert all(isinstance(name, str) for name in names)
+            assert all(names)
             assert len({*names[1:]}) == len(axes)
         assert dag_from_json(dag_to_json(dag)) == dag or "nan" in repr(dag)
         assert len(dag.key) == 16
