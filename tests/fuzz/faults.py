@@ -262,20 +262,20 @@ def campaign(
 @click.option("--call", "calls", multiple=True, type=click.Choice(CALLS), default=CALLS)
 def main(commands: tuple[str, ...], most: int, calls: tuple[str, ...]) -> None:
     """Print what is wrong, and the number of points."""
-    n_points = n_wrong = 0
     of: dict[tuple[str, str], int] = {}
+    n_wrong = 0
+    chosen = commands or [*COMMANDS, *PROGRAMS]
     with tempfile.TemporaryDirectory() as work:
-        for point, wrong in campaign(
-            commands or [*COMMANDS, *PROGRAMS], most, Path(work).resolve()
-        ):
-            n_points += 1
-            of[point.command, point.call] = of.get((point.command, point.call), 0) + 1
+        for point, wrong in campaign(chosen, most, Path(work).resolve(), calls):
+            kind = point.command, point.call
+            of[kind] = of.get(kind, 0) + 1
+            print(f"{kind[0]} {kind[1]} {point.number}", end="\r", file=sys.stderr, flush=True)
             n_wrong += bool(wrong)
             for reason in wrong:
                 print(f"{point.command}, {point.call} number {point.number}: {reason}", flush=True)
     for (command, call), n in of.items():
         print(f"{command:8} {call:7}{n:6}")
-    print(f"{n_points} points of failure, {n_wrong} wrong")
+    print(f"{sum(of.values())} points of failure, {n_wrong} wrong")
     sys.exit(bool(n_wrong))
 
 
