@@ -17,6 +17,7 @@ from autotune.api.ranges import length_of
 from autotune.api.request import Source
 from autotune.errors import DynamicShape, UsageError
 from autotune.extent import Length
+from autotune.graph.reader.mosts import open_dimensions
 from autotune.network.runtime.runtime import Model
 from tests.forking import Cli
 from tests.graph.onnx_models import model, node
@@ -258,6 +259,23 @@ def test_a_table_of_positions_limits_a_length(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
     (variant,) = bind(Source(path)).variants
     assert variant.shapes == {"x": (8, 48, 4)}
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "DynamicQuantizeLSTM"])
+def test_cells_of_all_steps_limit_a_length(op: str) -> None:
+    """Each is compiled alone: many layers of both directions take fewer steps."""
+    mosts = []
+    for layers in (0, 1, 3, 6):
+        nodes = [
+            node(op, f"x{n} w r", f"x{n + 1}", direction=direction)
+            for n in range(layers)
+            for direction in ("forward", "bidirectional")
+        ]
+        proto = model([*nodes, node("Abs", "x0", "y")], {"x0": ("batch", "steps", 4)})
+        mosts.append(open_dimensions(proto)["steps"].most)
+    assert mosts[0] == 512
+    assert mosts == sorted(mosts, reverse=True)
+    assert all(3 * n * most <= 1024 for n, most in zip((1, 3, 6), mosts[1:], strict=True))
 
 
 def test_quantisation_asks_for_one_size(tmp_path: Path) -> None:

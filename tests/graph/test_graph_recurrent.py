@@ -10,7 +10,9 @@ import pytest
 from onnx import helper
 
 from autotune.errors import ModelError, UnsupportedOperator
+from autotune.extent import Length
 from autotune.graph.network import build_network
+from tests.graph.lifted import execute_lifted, lifted
 from tests.graph.onnx_models import (
     EXACT_BYTES,
     assert_matches,
@@ -349,6 +351,28 @@ def test_lstm_of_bytes_is_within_a_step_of_onnxruntime(
     for name, want in zip("yhc", session.run(list("yhc"), feeds), strict=True):
         assert found[name].shape == want.shape
         np.testing.assert_allclose(found[name], want, atol=step)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_lstm_of_bytes_ends_at_a_length(
+    rng: np.random.Generator, direction: str, tmp_path: Path
+) -> None:
+    """What is behind the length is not in the range of data, nor are steps that are not taken."""
+    known = bytes_of(rng, "w", "int8", True) | bytes_of(rng, "r", "int8", False)
+    if direction != "bidirectional":
+        known = {name: array[:1] for name, array in known.items()}
+    names = "x w r _ _ _ _ _ ws wz rs rz"
+    attrs = {"hidden_size": HIDDEN, "direction": direction}
+    one = node("DynamicQuantizeLSTM", names, "y h c", domain="com.microsoft", **attrs)
+    proto = model(one, {"x": ("steps", "batch", WIDTH)}, known, "y h c")
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    network = lifted(proto, {"x": (Length("steps", 7), Length("batch", 3), WIDTH)}, tmp_path)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), ONE_THREAD)
+    for steps, batch in ((1, 1), (3, 2), (4, 3), (7, 3)):
+        x = values(rng, steps, batch, WIDTH) * steps
+        found = execute_lifted(network, {"x": x}, {"steps": steps, "batch": batch})
+        for name, want in zip("yhc", session.run(list("yhc"), {"x": x}), strict=True):
+            np.testing.assert_allclose(found[name], want, atol=1e-5)
 
 
 def test_lstm_of_bytes_with_scales_of_another_length_is_refused(

@@ -3,8 +3,8 @@
     open_dimensions(outline)    {"batch": OpenDimension("batch", 8), …}
 
 A batch is up to 16, or 8 beside other dimensions, or 4 of images. A length is up to 512, or less
-where a table of counted positions has fewer rows. Height and width are up to
-640, those of volumes up to 64.
+where a table of counted positions has fewer rows, or where each place of it becomes a step of many
+recurrent operators. Height and width are up to 640, those of volumes up to 64.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from typing import Literal, TypeAlias
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from autotune.graph.fallback.shape_inputs import SHAPE_OPERANDS
-from autotune.graph.operators.recurrent_steps import GATES
+from autotune.graph.operators.recurrent import RECURRENT as CELLS
 from autotune.graph.reader.dimensions import batches, free_symbols, input_names, input_ranks
 
-RECURRENT = (*GATES, "Loop", "Scan")
+_CELLS = frozenset(op.rsplit(".")[-1] for op in CELLS)
+RECURRENT = (*_CELLS, "Loop", "Scan")
 """Operators whose steps are nodes."""
+_MOST_CELLS = 1024
+"""Cells that the places of a length may become: each is compiled as some ten calls."""
 BATCH, BATCH_OF_LENGTHS, BATCH_OF_IMAGES = 16, 8, 4
 LENGTH, IMAGE, VOLUME = 512, 640, 64
 STEPS = (2, 4, 8, 16, 32)
@@ -53,10 +56,18 @@ def open_dimensions(model: ModelProto) -> dict[str, OpenDimension]:
     }
     lengths = [n for n in free if n not in batch and n not in images]
     n_samples = BATCH_OF_IMAGES if images else BATCH_OF_LENGTHS if lengths else BATCH
-    rows = _power_of_two(min(LENGTH, table_rows(model) or LENGTH))
+    rows = _power_of_two(
+        min(LENGTH, table_rows(model) or LENGTH, _MOST_CELLS // (_cells(model) or 1))
+    )
     known = {n: OpenDimension("batch", n_samples) for n in batch}
     known |= {n: OpenDimension("image", most) for n, most in images.items()}
     return {n: known.get(n, OpenDimension("length", rows)) for n in free}
+
+
+def _cells(model: ModelProto) -> int:
+    """How many cells of recurrent operators a step of all of them has."""
+    nodes = [n for n in model.graph.node if n.op_type in _CELLS]
+    return len(nodes) + sum(a.s == b"bidirectional" for n in nodes for a in n.attribute)
 
 
 def strides(model: ModelProto) -> list[int]:
