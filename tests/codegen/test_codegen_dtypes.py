@@ -249,6 +249,15 @@ def test_bfloat16_is_converted_in_vectors() -> None:
     assert "call" not in haswell
 
 
+@pytest.mark.parametrize("target", [ZEN4, HASWELL])
+def test_a_value_that_is_rounded_is_stored_as_it_is(target: Target) -> None:
+    a = te.placeholder((N,), "a")
+    y = te.compute((N,), lambda i: (a[i] * a[i]).astype("bfloat16"), "y")
+    text = assembly(lower(te.dag_of(y), in_vectors([y], 16)), target)
+    assert "vpslld" not in text  # nothing widens it in between
+    assert target is HASWELL or text.count("vcvtneps2bf16") == 1
+
+
 def test_a_narrow_type_has_no_more_range_than_it_says() -> None:
     assert DTYPES["float16"].high == 65504
     assert DTYPES["bfloat16"].eps == 2.0**-7

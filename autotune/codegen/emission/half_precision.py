@@ -37,9 +37,16 @@ class HalfPrecision:
 
     def __init__(self, builder: FunctionBuilder) -> None:
         self.b = builder
+        self._narrow: dict[Value, Value] = {}
+        """Of what was widened: a value that is rounded to be stored is not rounded again."""
 
     def widened(self, value: Value, kind: Type) -> Value:
         """`value`, an i16 or half as it lies in memory, as the float32 `kind`."""
+        wide = self._widened(value, kind)
+        self._narrow[wide] = value
+        return wide
+
+    def _widened(self, value: Value, kind: Type) -> Value:
         if value.type.scalar is F16:
             if self.b.module.isa.converts_float16:
                 return self.b.cast("fpext", value, kind)
@@ -50,6 +57,9 @@ class HalfPrecision:
 
     def narrowed(self, value: Value, kind: Type) -> Value:
         """A float32 or float64 as it lies in memory: `kind` is i16 (bfloat16) or half."""
+        known = self._narrow.get(value)
+        if known is not None and known.type is kind:
+            return known
         if value.type.scalar is F64:
             value = self._odd(value)
         if kind.scalar is F16:

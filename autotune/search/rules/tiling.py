@@ -183,7 +183,9 @@ def _tile(
     if v.matrices is not None and not v.is_packed:
         out, anchor, matrices, name = terms_together(out, anchor, v.matrices, target)
         v = replace(v, matrices=matrices)
-        producers.insert(0, name)  # it reads the others
+        read = [n for n in producers if n in {x.tensor.name for x in out.state[name].op.reads}]
+        out = out.add(*map(ComputeInline, read), done=read)  # it reads each element once
+        producers = [name, *(n for n in producers if n not in read)]
     for name in copied:
         out = out.add(CacheRead(name, anchor.name, f"{name}.copy", wider.get(name, "")))
         producers.append(f"{name}.copy")
