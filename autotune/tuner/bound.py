@@ -24,7 +24,12 @@ from autotune.schedule.narrow_products import product
 from autotune.schedule.steps import NarrowProducts, Winograd
 from autotune.schedule.winograd import products_left
 from autotune.search.policy import algorithm
-from autotune.search.rules.algorithms import N_PRODUCTS, is_narrow, narrow_products_pay
+from autotune.search.rules.algorithms import (
+    N_PRODUCTS,
+    is_narrow,
+    narrow_products_pay,
+    rearranged_forms,
+)
 from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd
@@ -139,11 +144,13 @@ def arithmetic_s(
             found += [per_s / N_PRODUCTS for f, per_s in dots if is_narrow(f)]
         return max(found)
 
-    found = ((op, arithmetic(left.get(op.name, op), tuple(rates))) for op in dag.computes)
+    found = ((op, arithmetic(dag, left.get(op.name, op), tuple(rates))) for op in dag.computes)
     return sum(n / rate(op, forms) for op, (n, forms) in found)
 
 
-def arithmetic(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[int, tuple[MultiplyAdd, ...]]:
+def arithmetic(
+    dag: ComputeDAG, op: Compute, forms: tuple[MultiplyAdd, ...]
+) -> tuple[int, tuple[MultiplyAdd, ...]]:
     """Operations of a computation that no program saves, and the `forms` that add up several terms.
 
     Where its body sums products of bytes these alone: their operands are made once for many points.
@@ -152,7 +159,8 @@ def arithmetic(op: Compute, forms: tuple[MultiplyAdd, ...]) -> tuple[int, tuple[
     exact = tuple(f for f in forms if f.operands == _BYTES and f.unit is None)
     if n_dots and exact:
         return n_dots * n_terms(op) * 2 * exact[0].terms, exact
-    return flops(op), instructions_of(op, forms)
+    others = rearranged_forms(dag, op, forms) if op in dag.computes else ()
+    return flops(op), (*instructions_of(op, forms), *others)
 
 
 def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ...]:
@@ -161,7 +169,7 @@ def dots_of(dags: Iterable[ComputeDAG], target: Target) -> tuple[MultiplyAdd, ..
     found: dict[MultiplyAdd, None] = {}
     for dag in dags:
         for op in dag.computes:
-            found |= dict.fromkeys(arithmetic(op, target.isa.forms)[1])
+            found |= dict.fromkeys(arithmetic(dag, op, target.isa.forms)[1])
             found |= dict.fromkeys(narrow if narrow and product(dag, op.name) else ())
     return tuple(found)
 

@@ -313,6 +313,12 @@ def test_a_cpu_without_tiles_never_sees_them() -> None:
     assert not any(name.startswith("tdp") for name in names)
 
 
+@pytest.mark.parametrize("name", SEARCHED)
+def test_whatever_tiles_compute_is_bounded_by_their_peak(name: str) -> None:
+    (sketch, *_) = (s for s in generate_sketches(SEARCHED[name], AMX) if "matrices" in s.tags)
+    assert "bf16x3" in sketch.tags or any(f.unit for f in dots_of([SEARCHED[name]], AMX))
+
+
 @needs_emulation
 def test_the_peak_of_tiles_bounds_a_task() -> None:
     (form,) = (f for f in dots_of([GEMM], EMULATED) if f.unit)

@@ -40,7 +40,7 @@ def _works(network: Network, call: TaskCall, target: Target) -> tuple[Work, ...]
 def _work(dag: ComputeDAG, number: int, target: Target) -> Work:
     operations: Counter[str] = Counter()
     for op in dag.computes:
-        n, forms = arithmetic(op, target.isa.forms)
+        n, forms = arithmetic(dag, op, target.isa.forms)
         known = (target.isa.forms[0], *forms)
         form = max(known, key=lambda form: form.flops(target.vector_bits))
         operations[form.name] += n

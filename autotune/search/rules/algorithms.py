@@ -135,17 +135,29 @@ def _whole_terms(dag: ComputeDAG, target: Target) -> list[Partial]:
 
 def _flat_taps(dag: ComputeDAG, target: Target) -> list[Partial]:
     """Sums over windows of few channels, by matrices of as many terms as a row of a window has."""
-    out = []
-    for op in dag.computes:
-        forms = [f for f in forms_of(products_of(op), op.tensor.dtype, target.isa.forms) if f.unit]
-        if not forms or as_matrices(op, tuple(forms)):
-            continue
-        with contextlib.suppress(ScheduleError):
-            step = FlatTaps(op.name)
-            changed = flat_taps(dag, step)[op.name]
-            if isinstance(changed, Compute) and as_matrices(changed, tuple(forms)):
-                out.append(begin(dag).add(step, tags=(Tag.FLAT_TAPS,)))
-    return out
+    found = (op for op in dag.computes if _flat_form(dag, op, target.isa.forms))
+    return [begin(dag).add(FlatTaps(op.name), tags=(Tag.FLAT_TAPS,)) for op in found]
+
+
+def _flat_form(dag: ComputeDAG, op: Compute, forms: tuple[MultiplyAdd, ...]) -> MultiplyAdd | None:
+    """The form on matrices that sum `op` has with its taps in one axis, and has not as defined."""
+    units = tuple(f for f in forms_of(products_of(op), op.tensor.dtype, forms) if f.unit)
+    if not units or as_matrices(op, units):
+        return None
+    with contextlib.suppress(ScheduleError):
+        changed = flat_taps(dag, FlatTaps(op.name))[op.name]
+        found = as_matrices(changed, units) if isinstance(changed, Compute) else None
+        return found.form if found else None
+    return None
+
+
+def rearranged_forms(
+    dag: ComputeDAG, op: Compute, forms: tuple[MultiplyAdd, ...]
+) -> tuple[MultiplyAdd, ...]:
+    """The `forms` that add up several terms of `op` where these are in another order, or have zeros
+    behind them."""
+    flat = _flat_form(dag, op, forms)
+    return (*_forms_of_data(dag, op, forms), *([flat] if flat else []))
 
 
 def whole_extent(dag: ComputeDAG, op: Compute, target: Target) -> int:
@@ -154,15 +166,10 @@ def whole_extent(dag: ComputeDAG, op: Compute, target: Target) -> int:
     0 where they are such groups, are few, or no instruction adds up several. Matrices have the
     fewest groups of which as many fill the rows of a register as of any extent.
     """
-    pairs = products_of(op) if reuses(op) and not ragged_axes(op) else ()
-    factors = [e for pair in pairs for e in pair if isinstance(e, Load)]
-    n_terms = op.reduce_axes[-1].extent if op.reduce_axes else 0
-    constants = any(dag.is_constant(e.tensor.name) for e in factors)
-    if len(factors) != 2 or constants or n_terms < _LEAST_TERMS:
-        return 0
-    forms = [f for f in forms_of(pairs, op.tensor.dtype, target.isa.forms) if f.terms > 1]
+    forms = _forms_of_data(dag, op, target.isa.forms)
     if not forms:
         return 0
+    n_terms = op.reduce_axes[-1].extent
     form = max(forms, key=lambda f: f.flops(target.vector_bits))
     n_groups, most = -(-n_terms // form.terms), form.unit.rows if form.unit else 1
     n_steps = -(-n_groups // most)
@@ -170,6 +177,19 @@ def whole_extent(dag: ComputeDAG, op: Compute, target: Target) -> int:
     divisors = (g for g in range(1, most + 1) if n_groups % g == 0)
     is_whole = n_terms % form.terms == 0 and max(divisors) >= _ENOUGH * least
     return 0 if is_whole else form.terms * n_steps * least
+
+
+def _forms_of_data(
+    dag: ComputeDAG, op: Compute, forms: tuple[MultiplyAdd, ...]
+) -> tuple[MultiplyAdd, ...]:
+    """The `forms` that add up several products of data, of a sum of enough of them."""
+    pairs = products_of(op) if reuses(op) and not ragged_axes(op) else ()
+    factors = [e for pair in pairs for e in pair if isinstance(e, Load)]
+    n_terms = op.reduce_axes[-1].extent if op.reduce_axes else 0
+    constants = any(dag.is_constant(e.tensor.name) for e in factors)
+    if len(factors) != 2 or constants or n_terms < _LEAST_TERMS:
+        return ()
+    return tuple(f for f in forms_of(pairs, op.tensor.dtype, forms) if f.terms > 1)
 
 
 def _minimal_filtering(dag: ComputeDAG) -> list[Partial]:
