@@ -24,10 +24,11 @@ def run_action(folder: Path, **given: str) -> int:
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     values = {f"inputs.{k}": str(v.get("default", "")) for k, v in action["inputs"].items()}
     values |= {f"inputs.{name.replace('_', '-')}": text for name, text in given.items()}
-    command = folder / "bin" / "autotune"
-    command.parent.mkdir(exist_ok=True)
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m autotune "$@"\n')
-    command.chmod(0o755)
+    for name, words in {"autotune": "-m autotune ", "python": ""}.items():
+        command = folder / "bin" / name
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
+        command.chmod(0o755)
     for step in action["runs"]["steps"]:
         if "run" not in step or not is_wanted(step.get("if"), values):
             continue
@@ -76,3 +77,7 @@ def test_the_action_tunes_compiles_and_fails_where_it_is_slower(tmp_path: Path) 
     assert log.read_bytes().startswith(before)
     verdict = json.loads((folder / "gate.json").read_text())
     assert verdict["variants"][0]["fails"]
+    summary = (tmp_path / "summary.md").read_text()
+    assert "## Gate: fails\n" in summary
+    assert f"| {verdict['ratio']:.3f} | " in summary
+    assert summary.rstrip().endswith("| fails |")
