@@ -64,11 +64,12 @@ class Picture:
 @brief
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A text of a program. `is_open`: not folded away."""
+    """A text of a program. `is_open`: not folded away. `task`: which tables name and link to."""
 
     title: str
     text: str
     is_open: bool = False
+    task: int | None = None
 
 
 Block: TypeAlias = Paragraph | Sheet | Picture | Listing
@@ -398,7 +399,8 @@ def _stop(reason: str) -> str:
 def _loops(figures: SearchFigures) -> Iterator[Block]:
     for task in figures.tasks:
         if task.loops:
-            yield Listing(f"Task {task.id}: {task.label}, {task.structure}", task.loops)
+            title = f"Task {task.id}: {task.label}, {task.structure}"
+            yield Listing(title, task.loops, task=task.id)
 
 
 # --- predictions, failures, noise ---------------------------------------------------------------

@@ -32,7 +32,7 @@ def page(title: str, chapters: Iterable[Chapter], note: Callable[[str], None] | 
         note(f"{n_plots} are left out: {_left_out(drawn)}")
     links = "".join(f'<li><a href="#{_slug(c.title)}">{escape(c.title)}</a></li>' for c in known)
     svgs = iter(drawn.svgs)
-    body = "\n".join(_chapter(chapter, svgs, _left_out(drawn)) for chapter in known)
+    body = _linked("\n".join(_chapter(chapter, svgs, _left_out(drawn)) for chapter in known))
     return printable(
         f"""<!DOCTYPE html>
 <html lang="en">
@@ -70,7 +70,7 @@ def fragment(blocks: Iterable[Block]) -> str:
     shown = _blocks(known, iter(drawn.svgs), _left_out(drawn))
     return printable(
         f'<div class="autotune-report"><style>{_style("fragment.css")}</style>'
-        f"{''.join(shown)}</div>"
+        f"{_linked(''.join(shown))}</div>"
     )
 
 
@@ -117,10 +117,11 @@ def _block(block: Block, svgs: Iterator[str | None], reason: str) -> str:
             return f"<details><summary>{escape(caption)}</summary>{_table(block)}</details>"
         case Sheet():
             return _table(block)
-        case Listing(title=title, text=text, is_open=is_open):
+        case Listing(title=title, text=text, is_open=is_open, task=task):
+            name = "" if task is None else f' id="task-{task}"'
             return (
                 f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>"
-                f'<pre tabindex="0">{escape(text)}</pre></details>'
+                f'<pre tabindex="0"{name}>{escape(text)}</pre></details>'
             )
 
 
@@ -159,7 +160,8 @@ def _table(sheet: Sheet) -> str:
         f'<th scope="col"{kind}>{escape(name)}</th>'
         for name, kind in zip(sheet.head, kinds, strict=True)
     )
-    rows = "".join(f"<tr>{''.join(_cells(row, kinds))}</tr>" for row in sheet.rows)
+    cells = (_cells(row, sheet.head, kinds) for row in sheet.rows)
+    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     wide = " wide" if len(sheet.head) > _PORTRAIT_COLUMNS else ""
     return (
         f'<div class="scroll{wide}" tabindex="0" role="region" aria-label="{caption}"><table>'
@@ -167,11 +169,21 @@ def _table(sheet: Sheet) -> str:
     )
 
 
-def _cells(row: Iterable[str], kinds: Iterable[str]) -> Iterator[str]:
-    """The first names the row."""
-    for n, (text, kind) in enumerate(zip(row, kinds, strict=True)):
+def _cells(row: Iterable[str], head: Iterable[str], kinds: Iterable[str]) -> Iterator[str]:
+    """The first names the row; numbers of tasks lead to their loops."""
+    for n, (text, column, kind) in enumerate(zip(row, head, kinds, strict=True)):
         tag, scope = ("th", ' scope="row"') if n == 0 else ("td", "")
-        yield f"<{tag}{scope}{kind}>{_breakable(text)}</{tag}>"
+        shown = _breakable(text)
+        if column in ("task", "tasks"):
+            shown = re.sub(r"\d+", r'<a href="#task-\g<0>">\g<0></a>', shown)
+        yield f"<{tag}{scope}{kind}>{shown}</{tag}>"
+
+
+def _linked(text: str) -> str:
+    """Without the links to loops that are not there."""
+    there = set(re.findall(r'<pre [^>]*id="(task-\d+)"', text))
+    links = r'<a href="#(task-\d+)">(\d+)</a>'
+    return re.sub(links, lambda link: link[0] if link[1] in there else link[2], text)
 
 
 def _breakable(text: str) -> str:

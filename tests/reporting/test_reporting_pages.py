@@ -93,6 +93,9 @@ def test_a_page_can_be_read_without_eyes_or_mouse(page: str) -> None:
     assert set(ids.values()) == {1}
     for link in parsed.all("a"):
         assert (link["href"] or "")[1:] in ids
+    loops = {name for name in ids if str(name).startswith("task-")}
+    assert loops
+    assert loops <= {(link["href"] or "")[1:] for link in parsed.all("a")}  # from tables of tasks
     assert len(parsed.all("caption")) == len(parsed.all("table")) > 5
     assert all("scope" in head for head in parsed.all("th"))
     drawn = parsed.all("svg")
