@@ -510,7 +510,9 @@ model are timed in turns, llama.cpp (Q4_0) in a process of its own. [States](../
 On machine G: onnxruntime-genai 0.18, llama.cpp of node-llama-cpp 3.22.1; rows of onnxruntime are of
 a former run. These artifacts prefetch as before decision
 [0147](../decisions/0147-weights-of-one-row-are-prefetched-by-hardware.md). Of memory one thread
-reads 30 GB/s there and two 33, and a token reads 278 MB.
+reads 30 GB/s there and two 33, and a token reads 278 MB. On machine S eight layers and 32,000
+tokens; its matrix tiles serve llama.cpp there and not yet our weights of 4 bits (decision
+[0220](../decisions/0220-terms-for-tiles-of-matrices.md)).
 
     python -m benchmarks.tokens MODEL --machine NAME --past 128 --threads 1
     python -m benchmarks.llama_cpp FOLDER --machine NAME --past 128 --threads 1
