@@ -1,11 +1,12 @@
 """An artifact by itself and inside ONNX Runtime, through the provider, in turns.
 
-    python -m benchmarks.provider MODEL.onnx … [--threads 2] [--starts 5] [--write]
+    python -m benchmarks.provider MODEL.onnx … [--threads 2] [--starts 5]
 
 Each model is compiled untuned, unless an artifact MODEL.atn is beside it, and exported with
 `--onnx`. Then processes of both kinds take turns, `--starts` of each, and each tells the median of
 its inferences: `Model.run` with arrays that are there, and ONNX Runtime's session with bound
-arrays. The ratio is that of the medians of processes; `--write` writes a page of `docs/results`.
+arrays. The ratio is that of the medians of processes; *processes* are the least and the most of one
+kind. Figures of machines are in `docs/results/exported.md`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,9 @@ import click
 import autotune
 from autotune.network.runtime.runtime import random_inputs
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "provider.md"
 _HEAD = """\
-# Through ONNX Runtime's provider
-
-Medians of µs of an artifact by `Model.run` and of the same one through the provider, with bound
-arrays, in {starts} processes each that take turns ({threads} threads, ONNX Runtime {version}, on
-{cpu}; `benchmarks/provider.py`); *processes*: the least and the most of one kind.
-
 | network | artifact | processes | provider | processes | ratio | more, µs |
-|---|---:|---:|---:|---:|---:|---:|
-"""
+|---|---:|---:|---:|---:|---:|---:|"""
 _WARM_S = 0.3
 
 
@@ -123,25 +115,17 @@ def row(name: str, found: dict[str, list[float]]) -> str:
 @click.option("--threads", default=2, show_default=True)
 @click.option("--starts", default=5, show_default=True, help="Processes of each kind.")
 @click.option("--seconds", default=1.0, show_default=True, help="Of a process.")
-@click.option("--write", is_flag=True, help="Write the page of results.")
 @click.option("--side", type=click.Choice([*_SIDES]), hidden=True)
-def main(
-    paths: tuple[Path, ...], threads: int, starts: int, seconds: float, write: bool, side: str
-) -> None:
+def main(paths: tuple[Path, ...], threads: int, starts: int, seconds: float, side: str) -> None:
     """Print the table of the models."""
     if side:
         click.echo(_SIDES[side](paths[0], seconds))
         return
-    rows = []
+    click.echo(_HEAD)
     for path in paths:
         with tempfile.TemporaryDirectory() as made:
             prepared(path, Path(made), threads)
-            rows.append(row(path.stem, measured(Path(made), starts, seconds)))
-        click.echo(rows[-1])
-    if write:
-        version, cpu = metadata.version("onnxruntime"), autotune.host_target().cpu
-        head = _HEAD.format(starts=starts, threads=threads, version=version, cpu=cpu)
-        RESULT.write_text(head + "\n".join(rows) + "\n")
+            click.echo(row(path.stem, measured(Path(made), starts, seconds)))
 
 
 if __name__ == "__main__":
