@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import struct
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import pytest
 from autotune.errors import UsageError
 from autotune.target import (
     Target,
+    auxv,
     cpuid,
     difference,
     host_target,
@@ -53,6 +57,41 @@ def test_everything_else_is_another_cpu_and_is_named(
 def test_features_are_read_as_llvm_reads_them() -> None:
     """One that is read as missing would refuse artifacts of this very CPU."""
     assert dict(cpuid.features()) == dict(llvm.get_host_cpu_features())
+
+
+def test_features_of_other_architectures_are_those_that_linux_tells() -> None:
+    words = struct.iter_unpack("QQ", Path("/proc/self/auxv").read_bytes())
+    told = auxv.features({str(n): ("AT_HWCAP2", n) for n in range(64)})
+    assert sum(there << int(n) for n, there in told.items()) == dict(words).get(26, 0)
+
+
+_ARM = """
+import json, platform
+platform.machine = lambda: "aarch64"
+from autotune.target import auxv, cpu, parse_target, missing_features
+told = {"neon": True, "dotprod": True, "sve": True}
+auxv.features = lambda capabilities: told
+found = []
+for bits in (0, 128, 256, 1024):
+    auxv.scalable_bits = lambda: bits
+    target = cpu.host_target()
+    lacks = [missing_features(parse_target(n)) for n in ("neoverse-v1", "x86-64-v3")]
+    found.append([target.arch, target.isa.name, *map(len, lacks), target.to_json()["arch"]])
+print(json.dumps(found))
+"""
+
+
+def test_a_cpu_of_arm_has_the_vectors_of_its_length() -> None:
+    """Code for vectors of another length is wrong, whatever the features are."""
+    done = subprocess.run([sys.executable, "-c", _ARM], capture_output=True, text=True, check=True)
+    names, of_v1 = ["neon", "sve-128", "sve-256", "neon"], [7, 7, 6, 7]
+    lacks = len(missing_features(parse_target("neoverse-v1"))) - len(("neon", "dotprod", "sve"))
+    assert of_v1 == [lacks + 1, lacks + 1, lacks, lacks + 1]
+    found = json.loads(done.stdout)
+    assert [(arch, name, n) for arch, name, n, *_ in found] == [
+        ("aarch64", *each) for each in zip(names, of_v1, strict=True)
+    ]
+    assert all(of_x86 and arch == "aarch64" for *_, of_x86, arch in found)
 
 
 def test_names_that_are_not_known_are_asked_of_llvm(

@@ -169,8 +169,12 @@ def host_target() -> Target:
     # a newer LLVM may have more names, an older one takes no others than its own
     features = {n: known.get(n, there) for n, there in llvm.get_host_cpu_features().items()}
     features |= known if HOST.capabilities else {}
+    isa = _widest(features)
+    # code for scalable vectors of another length is wrong
+    unused = {n for i in ISAS if i.is_scalable for n in i.requires} - {*isa.requires}
+    features |= dict.fromkeys(unused, False)
     text = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items()))
-    return cpu_here(host_cpu_name(), text, _widest(features))
+    return cpu_here(host_cpu_name(), text, isa)
 
 
 def cpu_elsewhere(cpu: str, architecture: Architecture, known: Processor) -> Target:
