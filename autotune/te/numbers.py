@@ -85,15 +85,16 @@ _ANY = 1 << 40
 
 
 def spans(dag: ComputeDAG) -> dict[str, tuple[int, int]]:
-    """The numbers of `dag` with what they are at least and at most for certain: what a limit says.
+    """The numbers of `dag` with what they are at least and at most where a limit is one or more.
 
-    A condition alone says nothing: all its places may count, or none.
+    Some of a limit's numbers may be none then: a part of a Concat is empty. A condition alone says
+    nothing: all its places may count, or none.
     """
-    limited = [b for op in dag.computes for b in _of_limits(op)]
     found = dict.fromkeys(numbers(dag), (-_ANY, _ANY))
-    for name, low, high in limited:
-        if name in found:
-            found[name] = max(found[name][0], low), min(found[name][1], high)
+    limited = [b for op in dag.computes for b in _of_limits(op, least=0) if b[0] in found]
+    for name in {name for name, _, _ in limited}:
+        lows, highs = zip(*((low, high) for n, low, high in limited if n == name), strict=True)
+        found[name] = min(lows), min(highs)
     return found
 
 
@@ -101,10 +102,10 @@ _Bounds: TypeAlias = Iterator[tuple[str, int, int]]
 """A name, and the least and the most value that one place where it is used permits."""
 
 
-def _of_limits(op: Compute) -> _Bounds:
+def _of_limits(op: Compute, least: int = 1) -> _Bounds:
     for axis in op.axes:
         if axis.limit is not None:
-            yield from _within(linear(axis.limit), 1, 1, axis.extent)
+            yield from _within(linear(axis.limit), least, 1, axis.extent)
 
 
 def _of_conditions(op: Compute) -> _Bounds:

@@ -19,7 +19,7 @@ from autotune.search.sketch import generate_sketches
 from autotune.te.codec import dag_from_json, dag_to_json
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import counted, evaluate
-from autotune.te.expr import Axis, add, compare, f32, select
+from autotune.te.expr import Axis, Expr, add, compare, f32, idx, maximum, minimum, select, sub
 from autotune.te.validate import require_valid
 from tests.loopir.interp import interpret
 from tests.loopir.limited_tasks import MOST, TASKS, Sizes, values
@@ -32,7 +32,10 @@ N_TRIES = 30
 
 def drawn(name: str, seed: int) -> Program:
     """A task under the first random schedule that has a program."""
-    whole = TASKS[name](Sizes(None), Random(seed))
+    return scheduled(TASKS[name](Sizes(None), Random(seed)), seed)
+
+
+def scheduled(whole: ComputeDAG, seed: int) -> Program:
     for k in range(N_TRIES):
         try:
             return lower(whole, random_steps(whole, Random(seed + 1000 * k)))
@@ -152,6 +155,34 @@ def test_a_number_without_a_limit_may_be_anything() -> None:
         inputs = given | {"n": np.array([at])}
         for found in (interpret(program, inputs)["z"], run_compiled(program, inputs, AVX2)["z"]):
             np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_parts_that_are_joined_may_be_empty() -> None:
+    """As classes of a detector without a box are; a part of a fixed size stands behind them."""
+    sizes, fixed = (20, 10, 8), 3
+    numbers = [placeholder(f"n{k}", (1,), "int64") for k in range(len(sizes))]
+    parts = [placeholder(f"x{k}", (size,)) for k, size in enumerate((*sizes, fixed))]
+    starts: list[Expr] = [idx(0)]
+    for n in numbers:
+        starts.append(add(starts[-1], n.tensor[0]))
+    k = Axis("k", sum(sizes) + fixed, add(starts[-1], idx(fixed)))
+    body: Expr = f32(0.0)
+    ends = [*starts[1:], add(starts[-1], idx(fixed))]
+    for part, start, end in reversed(list(zip(parts, starts, ends, strict=True))):
+        last = idx(part.tensor.shape[0] - 1)
+        here = part.tensor[maximum(minimum(sub(k.var, start), last), idx(0))]
+        body = select(compare("lt", k.var, end), here, body)
+    dag = ComputeDAG((*numbers, *parts, compute("y", (k,), body)), ("y",))
+    given = {
+        p.name: 100 * n + np.arange(p.tensor.size, dtype=np.float32) for n, p in enumerate(parts)
+    }
+    for seed in range(3):
+        program = scheduled(dag, seed)
+        for at in ((2, 0, 3), (0, 0, 1), (0, 10, 0), (20, 10, 8), (0, 0, 0)):
+            inputs = given | {f"n{n}": np.array([size]) for n, size in enumerate(at)}
+            found = run_compiled(program, inputs, AVX2)["y"]
+            expected = [given[f"x{n}"][:size] for n, size in enumerate((*at, fixed))]
+            np.testing.assert_array_equal(found[: sum(at) + fixed], np.concatenate(expected))
 
 
 @pytest.mark.sampled(8)
