@@ -24,13 +24,15 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks.exportable import exportable
+
 VOCABULARY = 96
 PROMPT = (3, 17, 29, 5, 41, 7, 11)
 N_PAST, N_NEW = 5, 3
 """Places of the call that is exported."""
-ROUTES = ("dynamo", "script", "loop", "hf")
+ROUTES = ("dynamo", "script", "loop", "hf", "step")
 """PyTorch's exporters, the older of them, it with a loop over all experts as models of 2024 have
-it, and the exporter of transformers."""
+it, the exporter of transformers, and the first one with a step of one token."""
 _SMALL = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -463,13 +465,15 @@ def export(name: str, route: str, path: Path, n_layers: int, n_tokens: int) -> d
     torch: Any = import_module("torch")
     model = ARCHITECTURES[name].build(n_layers)
     expected = {"tokens": _tokens_of_torch(model, n_tokens)}
-    model, cache = _with_experts(model, route), _fresh(model)
+    model = exportable(_with_experts(model, route))
+    cache = _fresh(model)
     with torch.no_grad():
         ids = torch.tensor([PROMPT[:N_PAST]])
         _step(model, ids, torch.ones_like(ids), cache)
     states = {k: v.clone() for k, v in _states(cache).items()}
-    ids = torch.tensor([PROMPT[:N_NEW]])
-    mask = torch.ones(1, N_PAST + N_NEW, dtype=torch.int64)
+    n_new = 1 if route == "step" else N_NEW
+    ids = torch.tensor([PROMPT[:n_new]])
+    mask = torch.ones(1, N_PAST + n_new, dtype=torch.int64)
     if route == "hf":
         _by_transformers(model, ids, mask, cache, path)
         return expected
@@ -489,7 +493,8 @@ def export(name: str, route: str, path: Path, n_layers: int, n_tokens: int) -> d
             how = {"dynamic_axes": axes, "opset_version": 17, "dynamo": False}
         else:
             auto = torch.export.Dim.DYNAMIC
-            shapes = ({1: auto}, {1: auto}, tuple({2: auto} if k in grows else {} for k in states))
+            new = {} if route == "step" else {1: auto}
+            shapes = (new, {1: auto}, tuple({2: auto} if k in grows else {} for k in states))
             how = {"dynamic_shapes": shapes, "dynamo": True, "external_data": False}
         ports = {"input_names": names, "output_names": outputs}
         torch.onnx.export(_module(model, [*states]), arguments, str(path), **ports, **how)
@@ -556,14 +561,18 @@ def _of_onnxruntime(path: Path, n_tokens: int) -> list[int]:
         shape = [int(n) if str(n).isdigit() else (0 if d else 1) for d, n in enumerate(i.shape)]
         feed[i.name] = np.zeros(shape, np.float32 if "float" in i.type else np.int64)
     names = {i.name for i in session.get_inputs()}
-    ids, found, total = list(PROMPT), [], 0
-    for _ in range(n_tokens):
+    tokens = next(i for i in session.get_inputs() if i.name == "input_ids")
+    by_one = tokens.shape[1] == 1
+    parts, found, total = [[n] for n in PROMPT] if by_one else [[*PROMPT]], list[int](), 0
+    while len(found) < n_tokens:
+        ids = parts.pop(0)
         total += len(ids)
         known = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, total), np.int64)}
         result = session.run(None, {k: v for k, v in known.items() if k in names} | feed)
         feed = dict(zip(feed, result[1:], strict=True))
-        found.append(int(result[0][0, -1].argmax()))
-        ids = [found[-1] % VOCABULARY]
+        if not parts:
+            found.append(int(result[0][0, -1].argmax()))
+            parts = [[found[-1] % VOCABULARY]]
     return found
 
 

@@ -122,6 +122,33 @@ class Small:
         return oh.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+def hybrid(layers: int = 1, caches: bool = True) -> onnx.ModelProto:
+    """Short convolutions, whose last columns are replaced, and caches beside them.
+
+    Without caches a mask is the only input that tells the length, as exporters write Mamba 2."""
+    small = Small(layers=layers if caches else 0, causal=caches)
+    names = sorted(f"past_conv.{n}" for n in range(layers))  # "10" comes before "2"
+    small.inputs += [value(name, 1, [1, WIDTH, 2]) for name in names]
+    small.outputs += [
+        value(name.replace("past", "present"), 1, [1, WIDTH, 2]) for name in names[::-1]
+    ]
+    if not caches:
+        small.inputs.append(value("attention_mask", 7, [1, "total"]))
+        ends = small("Neg", small.new()), small.number([2**31 - 1]), small.number([1])
+        new = small("Cast", small("Slice", "attention_mask", *ends), to=1)
+        small.x = small("Mul", small.x, small("Unsqueeze", new, small.number([2])))
+    for n in range(layers):
+        turned = small("Transpose", small.x, perm=[0, 2, 1])
+        both = small("Concat", f"past_conv.{n}", turned, axis=2)
+        last = [small.number([-2]), small.number([2**31 - 1]), small.number([2])]
+        small("Slice", both, *last, name=f"present_conv.{n}")
+        kernel = small.weight(WIDTH, 1, 3)
+        small.x = small("Transpose", small("Conv", both, kernel, group=WIDTH), perm=[0, 2, 1])
+    if not caches:
+        small("Identity", small.x, name="logits")
+    return small.model()
+
+
 class FedBack:
     """The file in ONNX Runtime, its outputs fed back by name; other inputs from the caller."""
 

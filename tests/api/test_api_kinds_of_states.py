@@ -18,7 +18,7 @@ import autotune
 from autotune.errors import NotCompilable
 from autotune.graph.operators.table import operators_with
 from autotune.network.runtime.loading import model_of
-from tests.small_decoders import TOKENS, WIDTH, FedBack, Small, value
+from tests.small_decoders import TOKENS, WIDTH, FedBack, Small, hybrid, value
 
 CAPACITY = 16
 Inputs = Callable[[int, int], dict[str, np.ndarray]]
@@ -274,24 +274,6 @@ def test_a_state_that_is_changed_as_a_whole_is_refused() -> None:
         autotune.compile(made, capacity=CAPACITY, check=False)
 
 
-def hybrid(layers: int = 1) -> onnx.ModelProto:
-    """Short convolutions, whose last columns are replaced, and caches beside them."""
-    small = Small(layers=layers)
-    names = sorted(f"past_conv.{n}" for n in range(layers))  # "10" comes before "2"
-    small.inputs += [value(name, 1, [1, WIDTH, 2]) for name in names]
-    small.outputs += [
-        value(name.replace("past", "present"), 1, [1, WIDTH, 2]) for name in names[::-1]
-    ]
-    for n in range(layers):
-        turned = small("Transpose", small.x, perm=[0, 2, 1])
-        both = small("Concat", f"past_conv.{n}", turned, axis=2)
-        last = [small.number([-2]), small.number([2**31 - 1]), small.number([2])]
-        small("Slice", both, *last, name=f"present_conv.{n}")
-        kernel = small.weight(WIDTH, 1, 3)
-        small.x = small("Transpose", small("Conv", both, kernel, group=WIDTH), perm=[0, 2, 1])
-    return small.model()
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("layers", [12, 1])
 def test_caches_and_states_of_a_fixed_shape(layers: int) -> None:
@@ -299,6 +281,20 @@ def test_caches_and_states_of_a_fixed_shape(layers: int) -> None:
     assert report is not None
     names = {output.name for output in report.outputs}
     assert {f"present_conv.{n}" for n in range(layers)} < names
+
+
+@pytest.mark.slow
+def test_hundreds_of_tokens_of_a_deep_hybrid() -> None:
+    follows(hybrid(12), steps=(7, *(1,) * 256), capacity=288)
+
+
+def test_states_of_a_fixed_shape_alone() -> None:
+    compiled = follows(
+        hybrid(12, caches=False),
+        steps=(5, 1, 1, 2),
+        computed=lambda length, n: {"attention_mask": np.ones((1, length + n), np.int64)},
+    )
+    assert not compiled.artifact.state.buffers  # type: ignore[union-attr]
 
 
 @pytest.mark.sampled(1)

@@ -23,6 +23,7 @@ from autotune.network.runtime.loading import model_of
 from autotune.toolchain import Toolchain, toolchain
 from tests.decoders import VOCABULARY, WIDTH, decoder
 from tests.node import node, run_script
+from tests.small_decoders import hybrid
 
 CAPACITY, PLACES = 12, 6
 STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -166,6 +167,19 @@ def test_a_recurrent_state_is_replaced(tmp_path: Path) -> None:
         y = np.empty_like(x)
         assert library.step(session, 1, x, made=y) == 0
         np.testing.assert_array_equal(y, ours.step(x))
+
+
+def test_states_of_a_fixed_shape_alone_advance_by_places(tmp_path: Path) -> None:
+    told = {"capacity": CAPACITY, "scores": "all", "check": False}
+    compiled = autotune.compile(hybrid(2, caches=False), threads=1, **told).artifact
+    library, ours = Library(exported(compiled, tmp_path)), model_of(compiled).session()
+    session = library.open()
+    for n in (5, 1, 4, 2):
+        tokens = np.random.default_rng(n).integers(0, VOCABULARY // 4, (1, n))
+        logits = np.empty((1, n, 8), np.float32)
+        assert library.step(session, n, tokens, made=logits) == 0
+        np.testing.assert_array_equal(logits, ours.step(tokens))
+    assert library("length", session) == ours.length == CAPACITY
 
 
 def test_others_say_who_keeps_the_state(artifact: Artifact, folder: Path, tmp_path: Path) -> None:

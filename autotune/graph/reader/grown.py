@@ -125,13 +125,14 @@ def grown(
 ) -> Grown:
     """A decode step of a model; of as many places as its file takes, where that is one number.
 
-    `cache`: see `Growth`. Raises UsageError for a model without a state that grows, and for a
-    capacity or a cache that it cannot have.
+    `cache`: see `Growth`. Raises UsageError for a model without a state that grows or takes tokens
+    in, and for a capacity or a cache that it cannot have.
     """
     outline = read_outline(path)
     growth, inputs = growth_of(outline, capacity, told)
     _require_places(outline, growth)
-    if not growth.states:
+    is_read_by_steps = bool(inputs.chunk_axes or inputs.chunk)
+    if not growth.states and not (growth.replaced and is_read_by_steps):
         raise UsageError(
             f"'{path.name}' has no state that grows",
             "name the input and the output of each: `state={'past': 'present'}`",

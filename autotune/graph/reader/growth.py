@@ -61,8 +61,8 @@ class Growth:
 
     @property
     def grows(self) -> bool:
-        """Whether a state has as many places in the file as are filled."""
-        return not self.static.issuperset(self.states)
+        """Whether the file has as many places as are filled, be it in its masks alone."""
+        return not self.states or not self.static.issuperset(self.states)
 
     @property
     def computed(self) -> frozenset[str]:

@@ -217,6 +217,8 @@ def _require_state(
     n = next((made[rows].shape[state.axes[name]] for name, rows in state.buffers.items()), 0)
     for name, axis in (state.places or {}).items():
         shape = (given.get(name) or made.get(name) or inputs[0]).shape
+        if state.filled and not n and 0 <= axis < len(shape):
+            n = shape[axis]  # of fixed states alone: the first of them tells it
         has_rows = 0 <= axis < len(shape) and shape[axis] == n and name not in state.ports
         known = name in given or name in made
         require(known and (has_rows or axis == NO_ROWS), f"'{name}' has no row for each place")
@@ -224,7 +226,7 @@ def _require_state(
         shape = made[name].shape if name in made else ()
         is_one = 0 <= axis < len(shape) and shape[axis] in (1, state.sessions)
         require(is_one and name not in state.ports, f"'{name}' has no row of the last place")
-    is_told = not state.buffers or (
+    is_told = not (state.buffers or state.filled) or (
         state.filled in given
         and given[state.filled].shape == (state.sessions,)
         and given[state.filled].dtype == "int64"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autotune.extent import Length
-from autotune.graph.state import MOST_PROMPT, StateInfo, assumed_axes, rows_axes
+from autotune.graph.state import MOST_PROMPT, NO_ROWS, StateInfo, assumed_axes, rows_axes
 from autotune.network.artifact.artifact import Artifact
 
 
@@ -35,11 +35,14 @@ def begin_of(artifact: Artifact) -> Artifact | None:
 
 
 def sizes_of(step: Artifact) -> range:
-    """Numbers of new places that a step may have; 0 where no state grows."""
+    """Numbers of new places that a step may have; 0 where places are not counted."""
     state = state_of(step)
-    for buffer, rows in state.buffers.items():
-        end, axis = next(e for e in step.outputs if e.name == rows), state.axes[buffer]
-        extent = end.extents[axis] if end.extents else end.shape[axis]
+    axes = {rows: state.axes[buffer] for buffer, rows in state.buffers.items()}
+    if state.filled:  # with fixed states alone, as of Mamba, by what has a row for each place
+        axes |= {n: axis for n, axis in (state.places or {}).items() if axis != NO_ROWS}
+    ends = {end.name: end for end in (*step.inputs, *step.outputs)}
+    for name, axis in axes.items():
+        extent = ends[name].extents[axis] if ends[name].extents else ends[name].shape[axis]
         if isinstance(extent, Length):
             return range(extent.least, extent.most + 1)
         return range(extent, extent + 1)

@@ -164,7 +164,7 @@ def interface_of(artifact: Artifact, name: str) -> LibraryInterface:
     """Raises ArtifactError for a network that no library of C can have."""
     artifact = without_drafts(artifact)
     lengths = {name: n for variant in artifact.variants for name, n in variant.mosts.items()}
-    if lengths and artifact.state is not None and not artifact.state.buffers:
+    if lengths and artifact.state is not None and not artifact.state.filled:
         raise ArtifactError(
             f"'{artifact.name}' has lengths ({', '.join(lengths)}) beside its state, which exports "
             "do not take",

@@ -108,7 +108,7 @@ class Model(PublicNames):
         others = artifact.others
         self._others = tuple(Model(other, self.n_threads, self._memory) for other in others)
         state = artifact.state
-        self._appends = state is not None and bool(state.buffers or state.held)
+        self._appends = state is not None and bool(state.filled or state.held)
         self._choice = None
         if not self._appends and any(one.artifact.lengths for one in self.variants):
             self._sizes = ModelSizes(self.variants)

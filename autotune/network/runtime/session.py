@@ -66,7 +66,7 @@ class ModelSession(PublicNames):
                 f"'{model.artifact.name}' has no state",
                 "compile it with `capacity`, or name its state (`state`)",
             )
-        if model.artifact.lengths and not model.artifact.state.buffers:
+        if model.artifact.lengths and not model.artifact.state.filled:
             raise UsageError(
                 f"'{model.artifact.name}' has lengths beside its state, which sessions do not take",
                 "compile it for single sizes with `dims`",
