@@ -288,10 +288,15 @@ def test_hundreds_of_tokens_of_a_deep_hybrid() -> None:
     follows(hybrid(12), steps=(7, *(1,) * 256), capacity=288)
 
 
-def test_states_of_a_fixed_shape_alone() -> None:
+@pytest.mark.parametrize(("layers", "steps"), [(12, (5, 1, 1, 2)), (1, (1, 1, 1))])
+def test_states_of_a_fixed_shape_alone(layers: int, steps: tuple[int, ...]) -> None:
+    """The second file takes one token in a step."""
+    model = hybrid(layers, caches=False)
+    if max(steps) == 1:
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1
     compiled = follows(
-        hybrid(12, caches=False),
-        steps=(5, 1, 1, 2),
+        model,
+        steps=steps,
         computed=lambda length, n: {"attention_mask": np.ones((1, length + n), np.int64)},
     )
     assert not compiled.artifact.state.buffers  # type: ignore[union-attr]
