@@ -3,6 +3,8 @@ ONNX Runtime."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -314,6 +316,34 @@ def test_a_tied_table_is_there_once(
     first, *others = [a for a in arrays if a.nbytes >= q.size // 2]
     assert others
     assert all(np.shares_memory(first, a) for a in others)
+
+
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("block", [32, 64])
+def test_weights_are_converted_once_as_long_as_somebody_holds_them(
+    rng: np.random.Generator, level: int, block: int, tmp_path: Path
+) -> None:
+    n, n_blocks = 2048, 3
+    packed = rng.integers(0, 256, (n, n_blocks, block // 2), dtype=np.uint8)
+    attrs = {"N": n, "K": n_blocks * block, "bits": 4, "block_size": block}
+    x = rng.standard_normal((2, n_blocks * block)).astype(np.float32)
+    constants: dict[str, Array] = {"b": packed, "s": positive(rng, n, n_blocks)}
+    proto = model("MatMulNBits", ["x", "b", "s"], x, constants, {**attrs, "accuracy_level": level})
+    path = tmp_path / "model.onnx"
+    save(proto, path)
+
+    def weights() -> Array:
+        arrays = [a for call in build_network(path).calls for a in call.constants.values()]
+        return next(a for a in arrays if a.nbytes == packed.nbytes)
+
+    first, again = weights(), weights()
+    assert np.shares_memory(first, again)
+    with pytest.raises(ValueError, match="read-only"):
+        again += again
+    kept = weakref.ref(first if first.base is None else first.base)
+    del first, again
+    gc.collect()
+    assert kept() is None
 
 
 def table(q: Array, kind: str, bits: int) -> Array:

@@ -20,6 +20,7 @@ from math import gcd, prod
 import numpy as np
 
 from autotune.graph.ir import Array, Node, Shape, TensorType, malformed
+from autotune.graph.operators.converted import converted, key_of_weights
 from autotune.graph.operators.definition import (
     POINT,
     Factors,
@@ -66,15 +67,18 @@ def _n_bits(rw: Rewriter) -> None:
         raise rw.refuse(f"{bits} bits")
     if packed is None or scales is None or packed.size * 8 != n * n_blocks * block * bits:
         raise malformed(rw.node, f"B is no {n} x {n_blocks} blocks of {block} times {bits} bits")
-    q = unpacked(packed.reshape(n, -1), bits)[:, :k]
     scale = scales.reshape(n, n_blocks).astype(np.float64)
     zero = zero_points(zeros, scale.shape, bits)
     order, of_block = _columns(rw.node, k, block, groups)
-    padded = with_zeros(q, 1, 1)
     data = _with_columns(rw, rw.input(0), order)
-    weights = SmallWeights(
-        padded[:, order].T, scale[:, of_block].T, zero[:, of_block].T, block, bits
-    )
+
+    def columns() -> Array:
+        q: Array = with_zeros(unpacked(packed.reshape(n, -1), bits)[:, :k], 1, 1)[:, order].T
+        return q
+
+    key = key_of_weights(packed, order, n, bits)
+    scale, zero = scale[:, of_block].T, zero[:, of_block].T
+    weights = SmallWeights(columns, scale, zero, block, bits, key=key)
     permits_bytes = rw.attr("accuracy_level", 0) == LEVEL_OF_BYTES and groups is None
     # as onnxruntime, which has no such product of blocks as small as these
     is_of_bytes = permits_bytes and takes_integers(weights) and block * bits >= _LEAST_BLOCK
@@ -172,7 +176,7 @@ def _bnb4(rw: Rewriter) -> None:
     q = np.concatenate([bytes_of >> 4, bytes_of & 15], axis=1).reshape(n, k)
     scale = absmax.reshape(-1)[np.arange(n * k // own) * own // block].reshape(n, k // own)
     zero = np.zeros(scale.T.shape)
-    weights = SmallWeights(q.T, scale.T, zero, own, 4, _VALUES[kind])
+    weights = SmallWeights(lambda: q.T, scale.T, zero, own, 4, _VALUES[kind])
     weight_only_product(rw, weights, rw.input(0))
 
 
@@ -233,17 +237,25 @@ def _gather(rw: Rewriter) -> None:
     bits, n_packed = rw.attr("bits", 4), _n_packed(rw)
     # of a type of 4 bits the default is 0
     zero = 1 << (bits - 1) if n_packed > 1 or bits == 8 else 0
-    if n_packed > 1:
-        q = unpacked(q, bits)
-        zeros = None if zeros is None else zero_points(zeros, scale.shape, bits)
-    extents = tuple(-(-n // block) if d == along else n for d, n in enumerate(q.shape))
+    if n_packed > 1 and zeros is not None:
+        zeros = zero_points(zeros, scale.shape, bits)
+    whole = (*q.shape[:-1], q.shape[-1] * max(1, n_packed))
+    extents = tuple(-(-n // block) if d == along else n for d, n in enumerate(whole))
     if scale.shape != extents or (zeros is not None and zeros.shape != extents):
         raise malformed(rw.node, f"scales or zero points are not of shape {extents}")
-    low = min(int(a.min(initial=0)) for a in (q, zeros) if a is not None)
-    q, zero = (q.astype(np.int16) - low).astype(np.uint8), zero - low
-    is_packed = bits <= 4 and q.shape[-1] % 2 == 0 and axis != q.ndim - 1
+    signed = [a for a in (None if n_packed > 1 else q, zeros) if a is not None]
+    low = min((int(a.min(initial=0)) for a in signed), default=0)
+    zero -= low
+    is_packed = bits <= 4 and whole[-1] % 2 == 0 and axis != q.ndim - 1
     attrs = {"axis": axis, "along": along, "block": block, "zero": zero, "is_packed": is_packed}
-    constants = [_halves(q) if is_packed else q, scale.astype(np.float32)]
+
+    def numbers() -> Array:
+        wide = unpacked(q, bits) if n_packed > 1 else q
+        wide = (wide.astype(np.int16) - low).astype(np.uint8)
+        return np.ascontiguousarray(_halves(wide) if is_packed else wide)
+
+    key = key_of_weights(q, n_packed, bits, low, is_packed)
+    constants = [converted(numbers, "table", key), scale.astype(np.float32)]
     if zeros is not None:
         constants.append((zeros.astype(np.int16) - low).astype(np.uint8))
     table, *rest = (rw.array(np.ascontiguousarray(a)) for a in constants)

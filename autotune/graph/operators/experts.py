@@ -52,7 +52,7 @@ def _blocks(rw: Rewriter) -> None:
     n_experts, n, k = q.shape
     columns = [a.reshape(n_experts * n, -1).T for a in (q, scale, zero)]
     block = k // scale.shape[2]
-    weights = SmallWeights(columns[0], columns[1], columns[2], block, rw.attr("bits"))
+    weights = SmallWeights(lambda: columns[0], columns[1], columns[2], block, rw.attr("bits"))
     expert_product(rw, weights, n_experts, rw.input(0), rw.input(1))
 
 

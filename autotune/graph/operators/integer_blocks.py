@@ -23,6 +23,7 @@ from math import gcd
 import numpy as np
 
 from autotune.graph.ir import Array, Node, Shape
+from autotune.graph.operators.converted import converted
 from autotune.graph.operators.definition import (
     Factors,
     Operands,
@@ -81,7 +82,7 @@ def block_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = ""
     rw.result(
         "BlockMatMul",
         words,
-        rw.array(_in_groups(weights)),
+        rw.array(converted(lambda: _in_groups(weights), "groups", weights.key)),
         rw.array(np.ascontiguousarray(weights.scale, np.float32)),
         largest,
         sums,

@@ -19,7 +19,7 @@ data, which a node of its own computes once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd, log2
@@ -28,6 +28,7 @@ import numpy as np
 
 from autotune.dtypes import SMALL_TYPES, SmallType
 from autotune.graph.ir import Array, Node, Shape
+from autotune.graph.operators.converted import converted
 from autotune.graph.operators.definition import (
     POINT,
     Factors,
@@ -186,19 +187,26 @@ def _n_terms(block: int, bits: int) -> int:
 class SmallWeights:
     """Weights (q - zero) · scale: `q` is (k, n), scale and zero are (k/block, n).
 
-    With `bits` = 2 the values of `q` are below 4, and `block` is a multiple of 16. With 4 they are
-    below 16, and `block` is even. They then may stand for any 16 floats instead, `values`: the
-    weights are values[q] · scale. `small_type`: name of the float8 whose bits `q` holds as int8,
-    without zero points.
+    `make_q`: makes it, which is a large one. `key`: what it is made of, see `converted`. With
+    `bits` = 2 the values of `q` are below 4, and `block` is a multiple of 16. With 4 they are below
+    16, and `block` is even. They then may stand for any 16 floats instead, `values`: the weights
+    are values[q] · scale. `small_type`: name of the float8 whose bits `q` holds as int8, without
+    zero points.
     """
 
-    q: Array
+    make_q: Callable[[], Array]
     scale: Array
     zero: Array
     block: int
     bits: int
     values: Array | None = None
     small_type: str = ""
+    key: str = ""
+
+    @property
+    def q(self) -> Array:
+        """The numbers as they are before `zero` is taken away."""
+        return self.make_q()
 
 
 def weight_only_product(rw: Rewriter, weights: SmallWeights, data: str, bias: str = "") -> None:
@@ -261,7 +269,8 @@ def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None, int]:
         around = int(float(shared)) if shared is not None and is_whole else 1 << (w.bits - 1)
         rest = None if is_whole else _small(w.zero - around)
         if w.block % n_in_word(w.bits) == 0:
-            return in_words(w.q, w.bits)[None], None, rest, around
+            words = converted(lambda: in_words(w.q, w.bits), "words", w.key)
+            return words[None], None, rest, around
         values = (np.arange(_N_VALUES) - around).astype(np.float32)
         return _packed(w.q), values, rest, around
     moved = None if shared is None else w.q - shared
@@ -273,10 +282,11 @@ def _stored(w: SmallWeights) -> tuple[Array, Array | None, Array | None, int]:
 def in_words(q: Array, bits: int) -> Array:
     """Rows of small numbers, as many in an int32 as it holds: see `places_in_word`."""
     n, places = n_in_word(bits), places_in_word(bits)
-    total = np.zeros((q.shape[0] // n, q.shape[1]), np.uint32)
+    words = np.zeros((q.shape[0] // n, q.shape[1]), np.int32)
+    bits_of = words.view(np.uint32)
     for row, place in enumerate(places):
-        total |= q[row::n].astype(np.uint32) << place
-    return total.view(np.int32)
+        bits_of |= q[row::n].astype(np.uint32) << place
+    return words
 
 
 def _packed(q: Array) -> Array:

@@ -116,7 +116,7 @@ def _integer_weights(rw: Rewriter, w: Affine, value: Array) -> None:
     low, high = int(value.min(initial=0)), int(value.max(initial=0))
     if high - low < _NIBBLE and weights.block % 2 == 0:
         q = (weights.q.astype(np.int32) - low).astype(np.uint8)
-        weights = replace(weights, q=q, zero=weights.zero - low, bits=4)
+        weights = replace(weights, make_q=lambda: q, zero=weights.zero - low, bits=4)
     weight_only_product(rw, weights, rw.input(0), rw.input(2))
 
 
@@ -128,10 +128,10 @@ def _small_float_weights(rw: Rewriter, w: Affine, value: Array) -> None:
         return
     bits = np.ascontiguousarray(weights.q.astype(kind.numpy)).view(np.int8)
     if kind.bits == 8:
-        weights = replace(weights, q=bits, small_type=kind.name)
+        weights = replace(weights, make_q=lambda: bits, small_type=kind.name)
     elif weights.block % 2 == 0:
         values = np.arange(_NIBBLE, dtype=np.uint8).view(kind.numpy).astype(np.float32)
-        weights = replace(weights, q=bits.view(np.uint8), bits=4, values=values)
+        weights = replace(weights, make_q=lambda: bits.view(np.uint8), bits=4, values=values)
     else:
         return
     weight_only_product(rw, weights, rw.input(0), rw.input(2))
@@ -167,7 +167,7 @@ def _in_blocks(rw: Rewriter, q: Array, scale: Array, zero: Array) -> SmallWeight
     if block == 0 or (block < _LEAST_BLOCK and block != k):
         return None
     rows = [np.broadcast_to(a, q.shape)[::block].astype(np.float64) for a in (scale, zero)]
-    return SmallWeights(q, rows[0], rows[1], block, bits=8)
+    return SmallWeights(lambda: q, rows[0], rows[1], block, bits=8)
 
 
 PRODUCT = Rule("integer-product", _product, {"Conv", "MatMul"})
