@@ -8,9 +8,9 @@ are off by 4e-6 to 6e-6 of the largest one; with six, of three parts each, by le
 float32 is. Parts of constants are made at compile time, those of data by a stage of their own.
 
 An infinity has parts that are not finite, and so has a value that rounds to one: where the data are
-bounded, the sum is computed as it is defined (`loopir/guarding.py`). Weights are the sums of their
-parts there (`loopir/restoring.py`): off by 2⁻¹⁷ with two, and stored once. Parts below 2⁻¹²⁶ are
-flushed to zero: elements below 1e-36 are products of bfloat16 alone.
+not bounded, the sum is computed as it is defined (`loopir/guarding.py`). Weights are the sums of
+their parts there (`loopir/restoring.py`): off by 2⁻¹⁷ with two, and stored once. Parts below 2⁻¹²⁶
+are flushed to zero: elements below 1e-36 are products of bfloat16 alone.
 """
 
 from __future__ import annotations
