@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.te.at_numbers import at, numbers_of
+from autotune.te.at_numbers import at, at_usual, numbers_of, usual, usual_numbers
 from autotune.te.chosen_rows import blocked, chosen_rows
 from autotune.te.codec import dag_from_json, dag_to_json
 from autotune.te.collapse import collapse
@@ -124,6 +124,9 @@ def test_every_form_of_a_task_computes_the_elements_in_front_of_its_end(seed: in
         require_valid(dag)
         assert dag_from_json(json.loads(json.dumps(dag_to_json(dag)))) == dag
         assert numbers_of(dag) in ({NUMBER: one.most}, {})
+        every = at_usual(dag)
+        assert every == (tuple(at(dag, n) for n in usual_numbers(dag)) or (dag,))
+        assert usual(dag) in every
         for value in range(one.least, one.most + 1):
             end = one.length(value)
             width = end if one.at == len(one.shape) - 1 else one.shape[-1]

@@ -11,11 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autotune import te
 from autotune.te.codec import dag_from_json, dag_to_json, expr_from_json, expr_to_json
 from autotune.te.collapse import collapse
-from autotune.te.dag import Compute, ComputeDAG, anonymous, print_dag
+from autotune.te.dag import (
+    Compute,
+    ComputeDAG,
+    anonymous,
+    compute,
+    placeholder,
+    print_dag,
+    print_expr,
+    shape_text,
+)
 from autotune.te.evaluate import evaluate
-from autotune.te.expr import Const
+from autotune.te.expr import Axis, Const, Tensor
 from autotune.te.form import form_of
 from autotune.te.order import follow_sources
 from autotune.te.tabulate import tabulate
@@ -162,8 +172,6 @@ def test_work_and_traffic_are_counted() -> None:
 @pytest.mark.parametrize("name", [*FUNCTIONS, *PAIRS])
 def test_tables_of_functions_round_as_definitions_do(name: str) -> None:
     """What a table of an element-wise expression has is what the expression computes."""
-    from autotune import te
-
     ours, numpy = {**FUNCTIONS, **PAIRS}[name]
     n_inputs = 1 if name in FUNCTIONS and (name not in PAIRS or ours is FUNCTIONS[name][0]) else 2
     inputs = [te.placeholder(64, f"x{n}") for n in range(n_inputs)]
@@ -187,3 +195,39 @@ def test_forms_are_tasks_without_their_numbers() -> None:
         changed = sum(x > 0 for x in form.extents)
         assert form.distance(twice) == pytest.approx(changed)
         assert form_of(anonymous(dag)).extents == form.extents
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_next_to_one_another_have_texts_of_their_own(dtype: str) -> None:
+    rng, kind = np.random.default_rng(0), np.dtype(dtype).type
+    for value in rng.standard_normal(200).astype(dtype):
+        near = np.nextafter(value, kind(9))
+        assert print_expr(Const(float(value), dtype)) != print_expr(Const(float(near), dtype))
+        assert kind(print_expr(Const(float(value), dtype))) == value
+
+
+def test_shapes_of_inputs_of_large_constants_and_of_outputs_are_told() -> None:
+    for dag in (random_program(n).dag for n in range(100)):
+        text = shape_text(dag)
+        inputs, _, outputs = text.partition(" -> ")
+        head, _, constants = inputs.partition(" (")
+
+        def told(shapes: list[tuple[int, ...]]) -> str:
+            return ", ".join("x".join(map(str, shape)) for shape in shapes)
+
+        places = dag.placeholders
+        large = [p.tensor.shape for p in places if p.constant and len(p.tensor.shape) > 1]
+        assert head == told([p.tensor.shape for p in places if not p.constant])
+        assert constants.removesuffix(")") == told(large)
+        assert outputs == told([dag[name].tensor.shape for name in dag.outputs])
+
+
+def test_a_tensor_may_be_empty_and_has_an_index_for_each_dimension() -> None:
+    x, axes = placeholder("x", (0, 3)), (Axis("i", 0), Axis("j", 3))
+    dag = ComputeDAG((x, compute("y", axes, x.tensor[axes])), ("y",))
+    require_valid(dag)
+    assert dag_from_json(dag_to_json(dag)) == dag
+    for rank in range(4):
+        if rank != 2:
+            with pytest.raises(ValueError, match="x"):
+                Tensor("x", (2, 3))[(Axis("i", 1),) * rank]
