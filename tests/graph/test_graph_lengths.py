@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from autotune.errors import ModelError
 from autotune.extent import Extents, Length
 from autotune.graph.lengths.imports import ImportedModel, NotLifted
-from autotune.graph.lengths.numbers import AffineExtent, points_of
+from autotune.graph.lengths.numbers import AffineExtent, few_points_of, points_of
 from tests.graph.lifted import assert_lifted, lifted
 from tests.graph.onnx_models import model, node
 from tests.graph.open_graphs import CHANNELS, OpenGraph
@@ -444,3 +444,20 @@ def test_what_is_affine_is_found_and_nothing_else(n_numbers: int) -> None:
         found = points.affine(moved)
         assert found is None or points.vector(found) == tuple(moved) != values
         assert points.affine([v * v for v in values]) is None or not pairs
+
+
+def test_functions_of_many_numbers_are_told_at_few_points() -> None:
+    """Multiples of one, and sums of neighbours, as what a Concat of all of them has."""
+    draw = Random(0)
+    names = [f"{kind}{n}" for n in range(60) for kind in ("places", "best")]
+    points = few_points_of({name: draw.choice([3234, 300, 90]) for name in names})
+    assert len(points.at) < 10
+    for _ in range(300):
+        step, factor, offset = (draw.randint(1, most) for most in (3, 6, 50))
+        own = names[draw.randrange(step) :: step]
+        first = draw.randrange(len(own))
+        some = own[first : first + draw.choice([1, 2, 60])]
+        form = AffineExtent(tuple(sorted((name, factor) for name in some)), offset)
+        values = points.vector(form)
+        assert points.affine(values) == form
+        assert points.affine([v // 2 for v in values]) is None or factor % 2 == 0

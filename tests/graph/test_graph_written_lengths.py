@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, shape_inference
+from onnx import ModelProto, NodeProto, numpy_helper, shape_inference
 
 from autotune.graph.lengths.imports import NotLifted
 from autotune.graph.network import Network
@@ -124,6 +124,43 @@ def test_at_most_so_many_of_a_length(rng: np.random.Generator, tmp_path: Path) -
     x = rng.standard_normal(30).astype(np.float32)
     few = np.where(np.arange(30) < 3, x, 0).astype(np.float32)
     assert_written(proto, [{"x": x}, {"x": few}, {"x": 0 * x}], tmp_path)
+
+
+@pytest.mark.parametrize("n_classes", [2, 13])
+def test_what_classes_have_is_joined_with_their_labels(
+    rng: np.random.Generator, n_classes: int, tmp_path: Path
+) -> None:
+    """As the tails of detectors that look at class after class; some classes have nothing."""
+    nodes, known = [], {"first": np.zeros(1, np.int64), "three": np.full(1, 3, np.int64)}
+    for c in range(n_classes):
+        known[f"class{c}"] = np.array(c)
+        label = numpy_helper.from_array(np.full(1, c + 1, np.float32))
+        nodes += [
+            node("Gather", f"x class{c}", f"row{c}", axis=0),
+            node("NonZero", f"row{c}", f"places{c}"),
+            node("Squeeze", f"places{c} first", f"at{c}"),
+            node("Gather", f"row{c} at{c}", f"taken{c}"),
+            node("Shape", f"taken{c}", f"n{c}"),
+            node("Concat", f"n{c} three", f"both{c}", axis=0),
+            node("ReduceMin", f"both{c}", f"k{c}", keepdims=1),
+            node("TopK", f"taken{c} k{c}", f"best{c} where{c}"),
+            node("Shape", f"best{c}", f"size{c}"),
+            node("ConstantOfShape", f"size{c}", f"label{c}", value=label),
+        ]
+    for name, part in (("found", "best"), ("labels", "label")):
+        parts = " ".join(f"{part}{c}" for c in range(n_classes))
+        nodes.append(node("Concat", parts, name, axis=0))
+    nodes += [
+        node("Mul", "found labels", "marked"),
+        node("NonZero", "marked", "all"),
+        node("Squeeze", "all first", "at"),
+        node("Gather", "marked at", "y"),
+    ]
+    proto = model(nodes, {"x": (n_classes, 7)}, known)
+    x = rng.standard_normal((n_classes, 7)).astype(np.float32)
+    some = np.where(rng.random(x.shape) < 0.3, x, 0).astype(np.float32)
+    network = assert_written(proto, [{"x": x}, {"x": some}, {"x": 0 * x}], tmp_path)
+    assert len(network.written) == 2 * n_classes + 1
 
 
 def suppression(batch: int, n: int, classes: int, center: int, **given: Any) -> ModelProto:

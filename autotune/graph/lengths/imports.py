@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
+from math import comb
 from typing import Protocol
 
 import numpy as np
@@ -198,6 +199,21 @@ class OpenModel:
                     joined.add(name)
         return tuple(pairs), frozenset(joined)
 
+    def joined_constants(self) -> frozenset[str]:
+        """Results of Concat that are constants at any number, of another size at each: what they
+        hold follows where one operand ends, so it is computed. None where it cannot be read."""
+        at = points_of(self.mosts).at[:2]
+        try:
+            graphs = [self._light_at(numbers) for numbers in at]
+        except ModelError as error:
+            without_frames(error)
+            return frozenset()
+        made = {o for g in graphs for n in g.nodes for o in n.outputs}
+        nodes = self.read_at(at[0])[0].proto.graph.node
+        joined = {n.output[0] for n in nodes if n.op_type == "Concat"} - made
+        shapes = ([g.types[o].shape if o in g.types else () for g in graphs] for o in joined)
+        return frozenset(o for o, (a, b) in zip(joined, shapes, strict=True) if a != b)
+
     def quotients(self) -> dict[str, Quotient]:
         """Numbers that some extents follow, which are quotients of others."""
         return {} if self.written else quotients_in(self._light_at, self.mosts)
@@ -208,7 +224,7 @@ class OpenModel:
         One, but where there are other nodes at one, other extents, or no model at all: calls with
         less are refused, which what data decide cannot be. Raises NotLifted, ModelError. So it does
         where a model depends on the order of two lengths, which is the same at all points as a
-        rule: each but the longest is looked at beside the least of the others.
+        rule: each but the longest is looked at beside the least of each other.
         """
         numbers = dict.fromkeys(self.mosts, 1)
         if self._uneven(points, graphs, numbers) is not None:
@@ -216,7 +232,8 @@ class OpenModel:
             self._require_fewer(points, graphs, numbers)
         mosts = self.mosts
         shorter = sorted(mosts, key=mosts.__getitem__)[:-1]
-        for at_least in (numbers, *(numbers | {name: mosts[name]} for name in shorter)):
+        longer = [{name: mosts[name] for name in some} for some in _apart(shorter)]
+        for at_least in (numbers, *(numbers | some for some in longer)):
             error = self._uneven(points, graphs, at_least)
             if error is not None:
                 raise error
@@ -271,6 +288,18 @@ class OpenModel:
         return found
 
 
+def _apart(names: Sequence[str]) -> list[list[str]]:
+    """So few parts of `names` that each name is in one without any other: no two of them are in all
+    the same parts, nor one in some of another's (Sperner's sets)."""
+    count = next(n for n in itertools.count(1) if comb(n, n // 2) >= len(names))
+    own = zip(names, itertools.combinations(range(count), max(count // 2, 1)), strict=False)
+    found: list[list[str]] = [[] for _ in range(count)]
+    for name, parts in own:
+        for part in parts:
+            found[part].append(name)
+    return [part for part in found if part]
+
+
 def _moves(points: Points) -> Iterator[tuple[str, int]]:
     """Each name, and the point at which it alone is another number than at the second."""
     return zip(points.most, range(2, 2 + len(points.most)), strict=True)
@@ -310,7 +339,8 @@ def require_even(
             )
     _require_shapes(points, graphs, numbers, graph)
     _require_reflections(numbers, graph)
-    for name in first.constants:
+    read = {name for node in first.nodes for name in node.inputs}.union(first.outputs)
+    for name in (n for n in first.constants if n in read):
         arrays = [g.constants.get(name) for g in (*graphs, graph)]
         known = [a for a in arrays if a is not None]
         if len(known) == len(arrays):

@@ -36,6 +36,7 @@ from autotune.graph.lengths.numbers import (
     Points,
     Vector,
     affine_extent,
+    few_points_of,
     points_of,
     static,
     told,
@@ -53,6 +54,9 @@ from autotune.graph.tasks.subgraph import Subgraph, form_of, group_definition
 from autotune.strides import dense
 from autotune.te.dag import ComputeDAG
 from autotune.te.expr import INDEX
+
+_MANY = 24
+"""Numbers from which on a model is looked at at few points first."""
 
 
 def lifted_network(
@@ -75,7 +79,7 @@ def open_model(bound: BoundModel, dims: Mapping[str, Extents], precision: str) -
     for name, extent in ((n, e) for n, shape in dims.items() for e in shape):
         if isinstance(extent, Length) and model.mosts[extent.name] != extent.most:
             raise ValueError(f"'{extent.name}' has two mosts, one of them in input '{name}'")
-    return model
+    return replace(model, computed=model.joined_constants(), read={}) if model.written else model
 
 
 def lifted(model: LengthModel) -> Network:
@@ -109,6 +113,8 @@ def _chief(reasons: list[ModelError]) -> ModelError:
 
 def _seen(model: LengthModel) -> Iterator[tuple[LengthModel, Points]]:
     """Ways in which a model may be lifted, and the points for each, as long as none before did."""
+    if len(model.mosts) > _MANY:
+        yield model, few_points_of(model.mosts)
     for near in (False, True):
         yield model, model.points(near)
     quotients = model.quotients() if isinstance(model, OpenModel) else {}

@@ -30,6 +30,10 @@ _FEW_PROBES = (11, 13, 7, 9, 10, 14, 15, 12, 8)
 """Below, operators have other forms: a window is larger than its operand."""
 _SMALL = 32
 """Just below a smaller most, there are few primes."""
+_N_FEW = 6
+"""Points, beside the most, that tell functions of one of many numbers apart."""
+_MOST_FACTOR, _MOST_STEP = 9, 4
+"""Below: factors of sums of neighbours, and how far these lie apart."""
 _MOST_TRIED = 200
 """Points that are looked at, most of which tell nothing new."""
 
@@ -204,6 +208,74 @@ class Points:
     def vector(self, form: AffineExtent) -> Vector:
         """The values of a function at the points."""
         return tuple(form.at(numbers) for numbers in self.at)
+
+
+@dataclass(frozen=True)
+class FewPoints(Points):
+    """Points at which all numbers move: of many numbers, functions of one are told apart, and sums
+    of neighbours, as the extents and the parts of a Concat are."""
+
+    def affine(self, values: Sequence[int]) -> AffineExtent | None:
+        """The function that has these values at the points; None where none of those has."""
+        if len(set(values)) == 1:
+            return static(values[0])
+        moves = self._moves(values)
+        for factors in self._candidates(moves):
+            offset = values[1] - sum(f * self.at[1][name] for name, f in factors.items())
+            found = AffineExtent(tuple(sorted(factors.items())), offset)
+            if self.vector(found) == tuple(values):
+                return found
+        return None
+
+    def _moves(self, values: Sequence[int]) -> Vector:
+        return tuple(v - values[1] for v in values[2:])
+
+    def _candidates(self, moves: Vector) -> Iterator[dict[str, int]]:
+        """What may move so: multiples of one number, or of a sum of neighbours."""
+        content = math.gcd(*moves)
+        for sign in (1, -1):
+            known = self._of_one.get(tuple(sign * m // content for m in moves))
+            if known is not None:
+                yield {known[0]: sign * (content // known[1])}
+        for factor in (f for f in range(1, _MOST_FACTOR) if content % f == 0):
+            part = tuple(m // factor for m in moves)
+            for names, sums in self._sums:
+                for total, last in sums.items():
+                    first = sums.get(tuple(a - b for a, b in zip(total, part, strict=True)), last)
+                    if first < last:
+                        yield dict.fromkeys(names[first:last], factor)
+
+    @cached_property
+    def _of_one(self) -> dict[Vector, tuple[str, int]]:
+        """Each number by how it moves, over the greatest divisor of that, and this."""
+        found = {}
+        for name in self.most:
+            moves = self._moves([numbers[name] for numbers in self.at])
+            content = math.gcd(*moves)
+            found[tuple(m // content for m in moves)] = name, content
+        return found
+
+    @cached_property
+    def _sums(self) -> list[tuple[list[str], dict[Vector, int]]]:
+        """How many first ones of numbers move together so: of all, of each second, each third."""
+        found = []
+        for step in range(1, _MOST_STEP):
+            for first in range(step):
+                names = list(self.most)[first::step]
+                total: Vector = (0,) * (len(self.at) - 2)
+                sums = {total: 0}
+                for n, name in enumerate(names):
+                    moves = self._moves([numbers[name] for numbers in self.at])
+                    total = tuple(a + b for a, b in zip(total, moves, strict=True))
+                    sums[total] = n + 1
+                found.append((names, sums))
+        return found
+
+
+def few_points_of(most: Mapping[str, int]) -> FewPoints:
+    """So few points as tell functions of many numbers apart."""
+    free = _Free(most, False, {})
+    return FewPoints((dict(most), *(free.all() for _ in range(_N_FEW))))
 
 
 def told(points: Points) -> str:
