@@ -8,6 +8,7 @@ when a whole population is analysed at once, so this module uses no comparison o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -42,16 +43,16 @@ def plain(extent: Extent) -> Extent:
 
 def smaller(a: Extent, b: Extent) -> Extent:
     """The smaller of two extents, per candidate."""
-    if isinstance(a, int) and isinstance(b, int):  # at a tenth of the price
-        return min(a, b)
+    if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):  # at a tenth of the price
+        return b if b < a else a
     least: Extent = np.minimum(a, b)
     return least
 
 
 def larger(a: Extent, b: Extent) -> Extent:
     """The larger of two extents, per candidate."""
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
+    if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
+        return b if b > a else a
     most: Extent = np.maximum(a, b)
     return most
 
@@ -60,10 +61,19 @@ def deeper(n: int, depth: Depth, extent: Extent) -> Extent:
     """`extent` of the loop at depth `n` where that is deeper than `depth`, else 1."""
     if isinstance(depth, int):
         return extent if n > depth else 1
+    if isinstance(extent, int) and extent == 1:
+        return 1
+    inside = _inside(n, depth)
+    if isinstance(inside, bool):
+        return extent if inside else 1
+    return np.where(inside, extent, 1)
+
+
+@lru_cache(maxsize=4096)
+def _inside(n: int, depth: tuple[int, ...]) -> bool | np.ndarray:
+    """Whether depth `n` is deeper than each of `depth`, shape [depths, 1]; one answer for all."""
     inside = [n > d for d in depth]
-    if all(inside):
-        return extent
-    return np.where(np.array(inside)[:, None], extent, 1) if any(inside) else 1
+    return inside[0] if len(set(inside)) == 1 else np.array(inside)[:, None]
 
 
 class UnboundedIndex(Exception):
@@ -76,11 +86,18 @@ def span(e: Expr, inner: Spans, aligned: bool = False) -> Extent:
     `aligned`: ranges start at multiples of the divisors in `e`, as tiles do; else nothing is known
     of where they start. Raises UnboundedIndex for a form it does not know.
     """
-    form = linear(e)
+    return span_of(linear(e), inner, aligned)
+
+
+def span_of(form: Linear, inner: Spans, aligned: bool = False) -> Extent:
+    """`span` of an expression whose linear form is known."""
     total: Extent = 0
     for atom, coef in form.terms:
         reach = _atom_span(atom, inner, aligned)
-        total = total + (reach if coef in (1, -1) else abs(coef) * reach)
+        if isinstance(reach, int) and reach == 0:
+            continue
+        reach = reach if coef in (1, -1) else abs(coef) * reach
+        total = reach if isinstance(total, int) and total == 0 else total + reach
     return total
 
 
@@ -114,7 +131,7 @@ def _atom_span(atom: Expr, inner: Spans, aligned: bool = False) -> Extent:
             return (span(a, inner, aligned) + (0 if aligned else int(n) - 1)) // int(n)
         case Binary(op="mod", a=a, b=Const(value=n)):
             reach = span(a, inner, aligned)
-            if isinstance(reach, int) and not aligned:
+            if not isinstance(reach, np.ndarray) and not aligned:
                 return int(n) - 1 if reach else 0
             return smaller(reach, int(n) - 1) if aligned else np.where(reach == 0, 0, int(n) - 1)
         case _ if not variables(atom) & set(inner):

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from autotune.errors import ScheduleError
-from autotune.schedule.region import Depth, Extent, UnboundedIndex, larger, plain, smaller, span
+from autotune.schedule.region import (
+    Depth,
+    Extent,
+    UnboundedIndex,
+    larger,
+    plain,
+    smaller,
+    span,
+    span_of,
+)
 from autotune.schedule.state import Stage, State
 from autotune.te.arith import linear
 from autotune.te.expr import Expr, Load
@@ -26,8 +35,7 @@ def _required_extents(state: State, name: str, target: Stage, depth: Depth) -> t
     reads = [
         (load, _extents_inside(state, state[reader.name], target, depth))
         for reader in state.dag.consumers(name)
-        for load in dict.fromkeys(reader.reads)
-        if load.tensor.name == name
+        for load in reader.loads_of[name]
     ]
     spans = (_needed(reads, d, size) for d, size in enumerate(op.tensor.shape))
     return (*map(plain, spans), *(a.extent for a in op.reduce_axes))
@@ -35,12 +43,18 @@ def _required_extents(state: State, name: str, target: Stage, depth: Depth) -> t
 
 def _needed(reads: list[tuple[Load, dict[str, Extent]]], dim: int, size: int) -> Extent:
     """Elements of dimension `dim` that the loads reach, each with the extents around it."""
+    if len(reads) == 1:
+        load, inner = reads[0]
+        try:
+            return smaller(span(load.indices[dim], inner, aligned=True) + 1, size)
+        except UnboundedIndex:
+            return size
     first: dict[frozenset[tuple[Expr, int]], int] = {}
     last: dict[frozenset[tuple[Expr, int]], Extent] = {}
     for load, inner in reads:
         form = linear(load.indices[dim])
         try:
-            reach: Extent = span(load.indices[dim], inner, aligned=True)
+            reach: Extent = span_of(form, inner, aligned=True)
         except UnboundedIndex:
             return size
         terms = frozenset(form.terms)

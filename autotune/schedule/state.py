@@ -206,12 +206,13 @@ class Stage:
     def inner_extents(self, depth: Depth) -> dict[str, Extent]:
         """Number of values of each axis while the loops deeper than `depth` run."""
         leaf = {it.name: deeper(n, depth, it.extent) for n, it in enumerate(self.iters)}
+        relations = {r.parent: r for r in reversed(self.splits)}
         for fused in reversed(self.fuses):
-            whole = self._cover(fused.loop, leaf)
+            whole = _cover(relations, fused.loop, leaf)
             for name, extent in zip((fused.outer, fused.inner), fused.extents, strict=True):
                 leaf[name] = smaller(whole, extent)
-        extents = dict(zip((a.name for a in self.axes), self.axis_extents, strict=True))
-        return {a.name: smaller(self._cover(a.name, leaf), extents[a.name]) for a in self.axes}
+        sizes = zip(self.axes, self.axis_extents, strict=True)
+        return {a.name: smaller(_cover(relations, a.name, leaf), size) for a, size in sizes}
 
     def map_extents(self, of: Callable[[Extent], Extent]) -> Stage:
         """The stage with `of` of every extent, factor and distance."""
@@ -233,14 +234,20 @@ class Stage:
             prefetches=tuple((name, of(distance)) for name, distance in self.prefetches),
         )
 
-    def _cover(self, name: str, leaf: Mapping[str, Extent]) -> Extent:
-        relation = next((r for r in self.splits if r.parent == name), None)
-        if relation is None:
-            return leaf[name]
-        cover = self._cover(relation.children[0], leaf)
-        for child, factor in zip(relation.children[1:], relation.factors, strict=True):
-            cover = (cover - 1) * factor + self._cover(child, leaf)
-        return cover
+
+def _cover(relations: Mapping[str, SplitRelation], name: str, leaf: Mapping[str, Extent]) -> Extent:
+    """Values of a loop, or of what was split into loops, that these extents of loops reach."""
+    relation = relations.get(name)
+    if relation is None:
+        return leaf[name]
+    cover = _cover(relations, relation.children[0], leaf)
+    for child, factor in zip(relation.children[1:], relation.factors, strict=True):
+        inner = _cover(relations, child, leaf)
+        if isinstance(cover, int) and cover == 1:  # one whole tile, or a part of one
+            cover = inner
+        else:
+            cover = (cover - 1) * factor + inner
+    return cover
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,14 @@ class Compute:
         return [*loads(self.body), *(x for limit in self.limits.values() for x in loads(limit))]
 
     @cached_property
+    def loads_of(self) -> dict[str, tuple[Load, ...]]:
+        """The different ones of `reads` by the name of their tensor."""
+        found: dict[str, list[Load]] = {}
+        for load in dict.fromkeys(self.reads):
+            found.setdefault(load.tensor.name, []).append(load)
+        return {name: tuple(loads) for name, loads in found.items()}
+
+    @cached_property
     def scanned(self) -> int | None:
         """Of a computation that reads elements of itself: the number of its leading axes along
         which it does not, so that these parts do not depend on one another. None for others.
@@ -185,8 +193,7 @@ class ComputeDAG:
 
     def consumers(self, name: str) -> tuple[Compute, ...]:
         """Computations that read tensor `name`."""
-        others = (c for c in self.computes if c.name != name)
-        return tuple(c for c in others if any(x.tensor.name == name for x in c.reads))
+        return tuple(c for c in self.computes if name in c.loads_of and c.name != name)
 
     @cached_property
     def flops(self) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, lru_cache, partial, reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,31 +18,30 @@ from numpy.typing import NDArray
 from autotune.dtypes import dtype_bytes
 from autotune.errors import ScheduleError
 from autotune.schedule.at_numbers import at_numbers
+from autotune.schedule.region import larger, smaller
 from autotune.schedule.replay import apply, replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.schedule.steps import Steps, holes_of
+from autotune.search.cost.amounts import (
+    Amount,
+    Array,
+    amount,
+    choose,
+    full,
+    product,
+    rounded_down,
+    rounded_up,
+)
 from autotune.search.cost.array_program import Columns
 from autotune.search.cost.caches import Caches
 from autotune.search.cost.instructions import ADDED, lookups, operations, widening
-from autotune.search.cost.nest import (
-    Access,
-    Array,
-    Loop,
-    Nest,
-    full,
-    guarded,
-    local_bytes,
-    needed_shares,
-    product,
-)
+from autotune.search.cost.nest import Access, Loop, Nest, guarded, local_bytes, needed_shares
 from autotune.search.cost.streams import lateness
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd, TileUnit
-from autotune.te.arith import linear
 from autotune.te.at_numbers import Numbers
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import Binary, Expr, Load, variables
 from autotune.te.products import dot_form, products_of
 from autotune.te.ragged import on_average
 
@@ -120,18 +120,22 @@ def analyse(dag: ComputeDAG, sketch: Sketch, rows: Rows, target: Target) -> Anal
 class _Counts:
     """Facts about one stage that decide whether its candidates can be built: see `Statement`."""
 
-    lanes: Array
-    accumulators: Array
-    chain: Array
-    loads: Array
-    operands: Array
-    instructions: Array
-    versions: Array
-    local_bytes: Array
+    lanes: Amount
+    accumulators: Amount
+    chain: Amount
+    loads: Amount
+    operands: Amount
+    instructions: Amount
+    versions: Amount
+    local_bytes: Amount
 
     def some(self, kept: NDArray[np.intp]) -> _Counts:
         """Those of some of the candidates."""
-        return _Counts(*(getattr(self, f.name)[kept] for f in fields(self)))
+        found = (getattr(self, name) for name in _COUNTED)
+        return _Counts(*(x[kept] if isinstance(x, np.ndarray) else x for x in found))
+
+
+_COUNTED = tuple(f.name for f in fields(_Counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +226,7 @@ def _valid(
     state: State, walks: Iterable[tuple[_Walk, _Counts]], target: Target, n: int
 ) -> NDArray[np.bool_]:
     ok = np.ones(n, bool)
-    local = np.zeros(n)
+    local: Amount = 0.0
     for walk, s in walks:
         unit, reduces = walk.unit, bool(walk.op.reduce_axes)
         if unit is not None:
@@ -230,7 +234,7 @@ def _valid(
         elif reduces:
             ok = ok & (s.accumulators + s.operands <= target.n_registers)
         usual = MAX_EXPANDED if reduces else MAX_EXPANDED_POINTWISE
-        limit = max(usual, _LEAST_EXPANDED * operations(walk.op))
+        limit = max(usual, _LEAST_EXPANDED * walk.n_operations)
         ok = ok & (s.instructions * s.versions <= limit)
         local = local + s.local_bytes
     for stage in state.stages.values():
@@ -248,12 +252,10 @@ def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
         return bad
     extents = dict(zip((a.name for a in stage.axes), stage.axis_extents, strict=True))
     spatial = {a.name for a in stage.op.axes}
-    blocked = np.zeros(n, bool)
-    for it in outer:
-        blocked = blocked | (full(it.extent, n) > 1)
+    blocked = reduce(or_, (it.extent > 1 for it in outer))
     for rel in stage.splits:
-        if rel.parent in spatial:
-            bad = bad | blocked & full(rel.overlaps(extents[rel.parent]), n).astype(bool)
+        if rel.parent in spatial and blocked is not False:
+            bad = bad | blocked & (rel.overlaps(extents[rel.parent]) != 0)
     return bad
 
 
@@ -263,65 +265,68 @@ class _Walk:
     def __init__(self, state: State, stage: Stage, n: int, target: Target) -> None:
         self.state, self.stage, self.n, self.target = state, stage, n, target
         self.op: Compute = stage.op
+        self.reduce_axes = stage.op.reduce_axes
         self.nest = Nest(state, stage, n)
         self.loops, self.reads = self.nest.loops, self.nest.reads
+        self._found: dict[int, Amount] = {}
 
     def counts(self) -> _Counts:
         """The facts that decide whether candidates can be built."""
         expanded = [x for x in self.loops if x.own and x.annotation == "unroll"]
-        spatial = [x.extent for x in expanded if x.kind == "spatial"]
-        reduce = [x.extent for x in expanded if x.kind == "reduce"]
-        accumulators, chain = product(spatial, self.n), product(reduce, self.n)
+        accumulators = product(x.extent for x in expanded if x.kind == "spatial")
+        chain = product(x.extent for x in expanded if x.kind == "reduce")
         loads, operands = self._loads(accumulators, chain)
-        instructions = accumulators * chain * self._work()
+        instructions = accumulators * chain * self._work
         return _Counts(
-            lanes=product([x.extent for x in self.loops if x.annotation == "vectorize"], self.n),
+            lanes=product(x.extent for x in self.loops if x.annotation == "vectorize"),
             accumulators=accumulators,
             chain=chain,
             loads=loads,
             operands=operands,
             instructions=instructions - self._shared_lookups(expanded) + self._widening(),
             versions=self._versions(),
-            local_bytes=local_bytes(self.stage, self.n),
+            local_bytes=local_bytes(self.stage),
         )
 
     def statement(self, counts: _Counts) -> Statement:
         """All facts about this stage, of which `counts` are known."""
         rolled = [x for x in self.loops if not (x.own and x.annotation)]
-        steps = product([x.extent for x in rolled], self.n)
+        steps = product(x.extent for x in rolled)
         blocked = {i.name for i in self.stage.iters[: self.stage.register_depth]}
         inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
         guards, narrow_guards = self._guards()
         caches = Caches(self.nest, self.target)
+        each = partial(full, n=self.n)
+        accumulators = each(counts.accumulators)
         return Statement(
             name=self.op.name,
-            reduces=bool(self.op.reduce_axes),
-            flops=float(_points(self.op) * self._work()),
-            steps=steps * self._useful(counts.accumulators, counts.lanes) * self._needed(),
-            tiles=steps / product([x.extent for x in inner], self.n),
-            accumulators=counts.accumulators,
-            operands=counts.operands,
-            instructions=counts.instructions,
-            loads=counts.loads,
-            guards=guards,
-            narrow_guards=np.where(counts.chain > 1, narrow_guards, 0.0),
-            stores=counts.accumulators,
-            chain=counts.chain,
-            lanes=counts.lanes,
-            waste=self._waste(),
+            reduces=bool(self.reduce_axes),
+            flops=float(_points(self.op) * self._work),
+            steps=each(steps * self._useful(counts.accumulators, counts.lanes) * self._needed()),
+            tiles=each(steps / product(x.extent for x in inner)),
+            accumulators=accumulators,
+            operands=each(counts.operands),
+            instructions=each(counts.instructions),
+            loads=each(counts.loads),
+            guards=each(guards),
+            narrow_guards=each(choose(counts.chain > 1, narrow_guards, 0.0)),
+            stores=accumulators,
+            chain=each(counts.chain),
+            lanes=each(counts.lanes),
+            waste=each(self._waste()),
             traffic=caches.traffic(),
             unique_bytes=caches.footprint(),
-            chunks=product([x.extent for x in self.loops if x.parallel], self.n),
-            local_bytes=counts.local_bytes,
-            inner_trips=inner[-1].extent if inner else np.ones(self.n),
-            reloads=self._reloads(),
+            chunks=each(product(x.extent for x in self.loops if x.parallel)),
+            local_bytes=each(counts.local_bytes),
+            inner_trips=each(inner[-1].extent if inner else 1.0),
+            reloads=each(self._reloads()),
             cold_bytes=float(self._constant_bytes()),
-            versions=counts.versions,
-            prefetch=self._prefetch(),
+            versions=each(counts.versions),
+            prefetch=each(self._prefetch()),
             late=lateness(self.stage, self.op, self.n),
             early=self._early(),
-            heights=product([x.extent for x in self.loops if x.own and x.is_rows], self.n),
-            lines=self._lines(counts),
+            heights=each(product(x.extent for x in self.loops if x.own and x.is_rows)),
+            lines=each(self._lines(counts)),
             unit=self.unit,
             port_cycles=self._port_cycles(),
         )
@@ -334,12 +339,18 @@ class _Walk:
 
     # --- counts -------------------------------------------------------------------------------
 
+    @cached_property
+    def n_operations(self) -> int:
+        """Vector instructions per point."""
+        return operations(self.op)
+
+    @cached_property
     def _work(self) -> float:
         """Instructions for an element and a term, or for the terms of a dot instruction."""
         if self._axes_marked("dot"):
             form = self._dot_form
             return len(products_of(self.op)) * (1 if form is None or form.accumulates else ADDED)
-        return max(1, operations(self.op))
+        return max(1, self.n_operations)
 
     @cached_property
     def _dot_form(self) -> MultiplyAdd | None:
@@ -348,54 +359,55 @@ class _Walk:
         is_dot = extents and not self.stage.has_tile
         return dot_form(self.op, extents[0]) if is_dot else None
 
-    def _widening(self) -> Array:
+    def _widening(self) -> Amount:
         """Instructions per expanded body that widen the operands of multiply-adds."""
-        total, inner = np.zeros(self.n), self._register_extents
-        if self.unit is not None or not self.op.reduce_axes:
+        total: Amount = 0.0
+        if self.unit is not None or not self.reduce_axes:
             return total
         for access in self.reads:
-            lanes = self._uses_lanes(access.load)
+            lanes = self._uses_lanes(access)
             cost = widening(self._dot_form, access.load.tensor.dtype, lanes)
-            total = total + cost * self._elements(access, inner) if cost else total
+            total = total + cost * self._elements(access) if cost else total
         return total
 
-    def _shared_lookups(self, expanded: list[Loop]) -> Array:
+    def _shared_lookups(self, expanded: list[Loop]) -> Amount:
         """Instructions of look-ups in an expanded body that are those of another point of it."""
-        total = np.zeros(self.n)
-        points = product([x.extent for x in expanded], self.n)
+        total: Amount = 0.0
+        points = product(x.extent for x in expanded)
         for cost, axes in lookups(self.op):
-            own = [x.extent for x in expanded if x.name.partition(".")[0] in axes]
-            total = total + cost * (points - product(own, self.n))
+            own = product(x.extent for x in expanded if x.name.partition(".")[0] in axes)
+            total = total + cost * (points - own)
         return total
 
-    def _loads(self, accumulators: Array, chain: Array) -> tuple[Array, Array]:
+    def _loads(self, accumulators: Amount, chain: Amount) -> tuple[Amount, Amount]:
         """Distinct loads per expanded body, and registers that its operands need.
 
         Those of one of the `chain` terms that it adds up, where no other term has them too.
         """
-        vectors, splats, has_splats = np.zeros(self.n), np.zeros(self.n), False
-        inner = self._register_extents
-        term = inner | {a.name: np.ones(self.n) for a in self.op.reduce_axes}
-        counts = [self._elements(access, inner) for access in self.reads]
+        vectors: Amount = 0.0
+        splats: Amount = 0.0
+        has_splats = False
+        term = self._register_extents | {a.name: 1.0 for a in self.reduce_axes}
+        counts = [self._elements(access) for access in self.reads]
         is_expanded = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
-        of_term = [self._elements(x, term) for x in self.reads] if is_expanded else counts
+        of_term = [self._elements_over(x, term) for x in self.reads] if is_expanded else counts
         pairs = zip(counts, of_term, strict=True)
-        shared = reduce(np.logical_or, (a < b * chain for a, b in pairs), chain < 1)
+        shared = reduce(or_, (a < b * chain for a, b in pairs), chain < 1)
         for access, count, alone in zip(self.reads, counts, of_term, strict=True):
-            each = np.minimum(np.where(shared, count, alone), accumulators)
-            if self._uses_lanes(access.load):
+            each = smaller(choose(shared, count, alone), accumulators)
+            if self._uses_lanes(access):
                 vectors = vectors + each
             else:
                 splats, has_splats = splats + each, True
-        total = sum(counts, np.zeros(self.n))
-        held = np.minimum(vectors, 4.0) if is_expanded else vectors
+        total = sum(counts)
+        held = smaller(vectors, 4.0) if is_expanded else vectors
         if has_splats:  # the smaller operand set stays in registers
-            held = np.minimum(held, splats) + 1.0
+            held = smaller(held, splats) + 1.0
         if self._dot_form is not None and not self._dot_form.accumulates:
             held = held + 1.0  # a product before it is added
-        return np.maximum(total, 1.0), held
+        return larger(total, 1.0), held
 
-    def _lines(self, counts: _Counts) -> Array:
+    def _lines(self, counts: _Counts) -> Amount:
         """Rows of the matrices that one step loads: those of the result, or groups of terms.
 
         Panels of columns are outside: rows for which no registers are left are loaded for each.
@@ -403,66 +415,66 @@ class _Walk:
         marked = [x for x in self.loops if x.own and x.annotation == "tile"]
         heights = {x.kind: x.extent for x in marked}
         if not marked or self.unit is None:
-            return np.zeros(self.n)
-        rows, panels, inner = np.zeros(self.n), np.zeros(self.n), self._register_extents
+            return 0.0
+        rows: Amount = 0.0
+        panels: Amount = 0.0
         for access in self.reads:
-            if self._uses_lanes(access.load):
-                panels = panels + self._elements(access, inner)
+            if self._uses_lanes(access):
+                panels = panels + self._elements(access)
             else:
-                rows = rows + self._elements(access, inner)
+                rows = rows + self._elements(access)
         left = self.unit.n_registers - 1 - counts.accumulators
-        again = np.where(rows / counts.chain > left, np.maximum(panels / counts.chain, 1.0), 1.0)
-        lines: Array = rows * again * heights["spatial"] + panels * heights["reduce"]
-        return lines
+        again = choose(rows / counts.chain > left, larger(panels / counts.chain, 1.0), 1.0)
+        return rows * again * heights["spatial"] + panels * heights["reduce"]
 
     def _port_cycles(self) -> float:
         form = self._dot_form
         return 1.0 if form is None else self.target.core.cycles_of(form)
 
-    def _guards(self) -> tuple[Array, Array]:
+    def _guards(self) -> tuple[Amount, Amount]:
         """Distinct loads per expanded body of which each step chooses anew whether to make them.
 
         All of them, and those of floats of 16 bits.
         """
-        inner = self._register_extents
+        found = guarded(self.op)
+        if not found:
+            return 0.0, 0.0
         rolled = [x for x in self.loops if not (x.own and x.annotation)]
         step = rolled[-1].name.partition(".")[0] if rolled and rolled[-1].own else None
-        chosen = {x for x, axes in guarded(self.op) if step is None or step in axes}
-        none = np.zeros(self.n)
-        counts = {x.load: self._elements(x, inner) for x in self.reads if x.load in chosen}
+        chosen = {x for x, axes in found if step is None or step in axes}
+        counts = {x.load: self._elements(x) for x in self.reads if x.load in chosen}
         narrow = (n for x, n in counts.items() if x.tensor.dtype in ("bfloat16", "float16"))
-        return sum(counts.values(), none), sum(narrow, none)
+        return sum(counts.values()), sum(narrow)
 
-    def _needed(self) -> Array:
+    def _needed(self) -> Amount:
         """Share of the steps that execute: predicate hoisting removes those that add zero."""
         inner = self._register_extents
-        share = np.ones(self.n)
+        share: Amount = 1.0
         for axes, part in needed_shares(self.op):
-            same = product([inner[a] for a in axes], self.n) == 1
-            share = share * np.where(same, part, 1.0)
+            same = product(inner[a] for a in axes) == 1
+            share = share * choose(same, part, 1.0)
         return share
 
     @cached_property
-    def _register_extents(self) -> dict[str, Array]:
+    def _register_extents(self) -> dict[str, Amount]:
         """Columns that each axis takes inside the expanded body."""
         leaf_depth = [k for k, i in enumerate(self.stage.iters) if i.annotation]
         first = min(leaf_depth, default=len(self.stage.iters))
-        rolled = {i.name for i in self.stage.iters[first:] if not i.annotation}
-        if rolled:
-            return {a.name: np.ones(self.n) for a in self.stage.axes}
+        if not all(i.annotation for i in self.stage.iters[first:]):
+            return {a.name: 1.0 for a in self.stage.axes}
         inner = self.stage.inner_extents(first - 1)
-        return {k: full(v, self.n) for k, v in inner.items()}
+        return {k: amount(v) for k, v in inner.items()}
 
-    def _uses_lanes(self, load: Load) -> bool:
+    def _uses_lanes(self, access: Access) -> bool:
         """Whether lanes read different elements, not a short pattern that repeats."""
-        axis = self._lane_axis()
-        return axis is not None and any(axis in _outside_mod(i) for i in load.indices)
+        return self._lane_axis in access.outside_mod
 
+    @cached_property
     def _lane_axis(self) -> str | None:
         """The axis that the vector loop is a part of."""
         return next(iter(self._axes_marked("vectorize")), None)
 
-    def _axes_marked(self, mark: str) -> dict[str, Array]:
+    def _axes_marked(self, mark: str) -> dict[str, Amount]:
         """The axes that loops marked so are parts of; names of axes may have dots themselves."""
         found = {}
         for x in self.loops:
@@ -471,45 +483,54 @@ class _Walk:
                 found[max(names, key=len)] = x.extent
         return found
 
-    def _elements(self, access: Access, inner: dict[str, Array]) -> Array:
+    def _elements(self, access: Access) -> Amount:
+        """Distinct elements, vectors where it uses lanes, of the expanded body."""
+        found = self._found.get(id(access))
+        if found is None:
+            found = self._found[id(access)] = self._elements_over(access, self._register_extents)
+        return found
+
+    def _elements_over(self, access: Access, inner: dict[str, Amount]) -> Amount:
         """Distinct elements, vectors where it uses lanes, that `access` touches over `inner`.
 
         The terms of one dot instruction are loaded together, and so is a matrix.
         """
         together = self._together
-        total = one = np.ones(self.n)
-        for size, index, spread in access.dimensions:
-            extent = self.nest.distinct(index, size, spread, inner)
-            if not together.keys().isdisjoint(variables(index)):
-                inside = {k: together.get(k, one) for k in inner}
-                extent = np.ceil(extent / self.nest.distinct(index, size, 0, inside))
+        total: Amount = 1.0
+        for index in access.dimensions:
+            extent = index.distinct(inner)
+            if not together.keys().isdisjoint(index.names):
+                inside = {k: together.get(k, 1.0) for k in inner}
+                extent = rounded_up(extent / index.alone.distinct(inside))
             total = total * extent
         return total
 
     @cached_property
-    def _together(self) -> dict[str, Array]:
+    def _together(self) -> dict[str, Amount]:
         """Columns of each axis per instruction: the lanes."""
-        found: dict[str, Array] = {}
+        found: dict[str, Amount] = {}
         for mark in ("vectorize", "dot", "tile"):
             for name, extent in self._axes_marked(mark).items():
-                found[name] = found.get(name, np.ones(self.n)) * extent
+                found[name] = found.get(name, 1.0) * extent
         return found
 
-    def _useful(self, accumulators: Array, lanes: Array) -> Array:
+    def _useful(self, accumulators: Amount, lanes: Amount) -> Amount:
         """Share of the tile grid that is computed; split tails skip the rest.
 
         A tail of few accumulators waits for each of them, so it is no cheaper than `_BUSY` are.
         """
+        share: Amount = 1.0
+        if not self._tails:
+            return share
         busy = _BUSY / vector_passes(lanes, self.target)
-        least = np.minimum(busy / accumulators, 1.0) if self.op.reduce_axes else 0.0
-        share = np.ones(self.n)
+        least = smaller(busy / accumulators, 1.0) if self.reduce_axes else 0.0
         for extent, tile, whole, rest in self._tails:
-            last = np.where(rest > 0, np.maximum(rest / tile, least), 0.0)
-            share = share * (whole + last) / np.ceil(extent / tile)
+            last = choose(rest > 0, larger(rest / tile, least), 0.0)
+            share = share * (whole + last) / rounded_up(extent / tile)
         return share
 
     @cached_property
-    def _tails(self) -> list[tuple[Array, Array, Array, Array]]:
+    def _tails(self) -> list[tuple[Amount, Amount, Amount, Amount]]:
         """Of each split with a remainder: extent, tile, whole tiles, and what is left.
 
         A quotient of whole numbers is rounded to one only where it is one.
@@ -517,48 +538,44 @@ class _Walk:
         found = []
         for rel, extent in self.nest.splits_around:
             if rel.tail == "split":
-                tile = full(rel.factors[-1], self.n)
-                whole = np.floor(extent / tile)
+                tile = amount(rel.factors[-1])
+                whole = rounded_down(extent / tile)
                 found.append((extent, tile, whole, extent - whole * tile))
         return found
 
-    def _versions(self) -> Array:
+    def _versions(self) -> Amount:
         """Copies of the loops: each split with a remainder doubles the body of its tile loops."""
-        copies = np.ones(self.n)
-        for _, _, _, rest in self._tails:
-            copies = copies * np.where(rest > 0, 2.0, 1.0)
-        return copies
+        return product(choose(rest > 0, 2.0, 1.0) for _, _, _, rest in self._tails)
 
-    def _waste(self) -> Array:
+    def _waste(self) -> Amount:
         """Points computed over points needed; tiles that are shifted inwards recompute some."""
-        waste = np.ones(self.n)
+        waste: Amount = 1.0
         for rel, extent in self.nest.splits_around:
             count = extent
             for level, factor in enumerate(reversed(rel.factors)):
-                f = full(factor, self.n)
-                outer = np.ceil(count / f)
+                f = amount(factor)
+                outer = rounded_up(count / f)
                 if level or rel.tail == "shift":
                     waste = waste * (outer * f) / count
                 count = outer
         return waste
 
-    def _prefetch(self) -> Array:
+    def _prefetch(self) -> Amount:
         """Prefetch distance of the first packed constant."""
         found = [d for name, d in self.stage.prefetches if name in self.stage.packs]
-        return full(found[0], self.n) if found else np.zeros(self.n)
+        return amount(found[0]) if found else 0.0
 
     def _early(self) -> NDArray[np.bool_]:
         """Whether activations that the stage reads or writes are prefetched."""
         found = [d for name, d in self.stage.prefetches if name not in self.stage.packs]
         return full(found[0], self.n) != 0 if found else np.zeros(self.n, bool)
 
-    def _reloads(self) -> Array:
+    def _reloads(self) -> Amount:
         """1 where a reduction loop stands outside the tiles: accumulators pass through memory."""
-        if not self.op.reduce_axes:
-            return np.zeros(self.n)
+        if not self.reduce_axes:
+            return 0.0
         outer = self.stage.iters[: self.stage.register_depth]
-        trips = product([full(i.extent, self.n) for i in outer if i.kind == "reduce"], self.n)
-        return (trips > 1).astype(np.float64)
+        return amount(product(amount(i.extent) for i in outer if i.kind == "reduce") > 1)
 
     def _constant_bytes(self) -> int:
         constants = {p.name for p in self.state.dag.placeholders if p.constant}
@@ -570,20 +587,9 @@ class _Walk:
         )
 
 
-def vector_passes(lanes: Array, target: Target) -> Array:
+def vector_passes(lanes: Amount, target: Target) -> Amount:
     """Cycles for which a vector of `lanes` floats occupies a port."""
-    passes: Array = np.maximum(32.0 * lanes / target.port_bits, 1.0)
-    return passes
-
-
-@lru_cache(maxsize=1024)
-def _outside_mod(e: Expr) -> set[str]:
-    terms = linear(e).terms
-    return set().union(*(variables(a) for a, _ in terms if not _is_mod(a)))
-
-
-def _is_mod(e: Expr) -> bool:
-    return isinstance(e, Binary) and e.op == "mod"
+    return larger(32.0 * lanes / target.port_bits, 1.0)
 
 
 def _points(op: Compute) -> int:

@@ -20,7 +20,7 @@ from autotune.search.cost.analytic import (
     step_cycles,
 )
 from autotune.search.cost.array_program import Columns
-from autotune.search.cost.nest import Array
+from autotune.search.cost.amounts import Array
 from autotune.search.space import Role, Rows, Sketch, Tag
 from autotune.target import Target
 

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, reduce
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.dtypes import dtype_bytes
 from autotune.loopir.predicate_hoisting import conditions
-from autotune.schedule.region import Depth, Extent, UnboundedIndex, span
+from autotune.schedule.region import (
+    Depth,
+    Extent,
+    UnboundedIndex,
+    smaller,
+    span_of,
+)
 from autotune.schedule.required import required_extents
 from autotune.schedule.state import SplitRelation, Stage, State
-from autotune.te.arith import linear
+from autotune.search.cost.amounts import Amount, amount, product, rounded_up
+from autotune.strides import padded_strides
+from autotune.te.arith import Linear, linear
 from autotune.te.dag import Compute
 from autotune.te.evaluate import n_points
-from autotune.te.expr import Expr, Load, Reduce, Select, Var, is_guard, loads, variables, walk
-
-Array = NDArray[np.float64]
+from autotune.te.expr import (
+    Binary,
+    Expr,
+    Load,
+    Reduce,
+    Select,
+    Var,
+    is_guard,
+    loads,
+    variables,
+    walk,
+)
 
 _MAX_COUNTED = 1 << 22
 
@@ -30,7 +46,7 @@ class Loop:
     """A loop around a stage, as all candidates see it; `own`: of the stage itself, not a host."""
 
     name: str
-    extent: Array
+    extent: Amount
     kind: str
     annotation: str
     parallel: bool
@@ -43,16 +59,74 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """Loads of one tensor whose indices differ by constants: the lowest, and the largest offset."""
+class Index:
+    """An index of a dimension of `size` elements, or a part of one, and what it is made of.
 
-    load: Load
-    spreads: tuple[int, ...]
+    `spread`: largest offset of indices that differ by constants. `name`: the variable, where it is
+    one alone. `step`: bytes between neighbours in memory.
+    """
+
+    form: Linear
+    size: float
+    spread: int
+    names: frozenset[str]
+    name: str | None
+    step: int = 0
+
+    @staticmethod
+    def of(e: Expr, size: int, spread: int = 0, step: int = 0) -> Index:
+        """Of an expression."""
+        name = e.name if isinstance(e, Var) and not spread else None
+        return Index(linear(e), float(size), spread, variables(e), name, step)
 
     @property
-    def dimensions(self) -> Iterator[tuple[int, Expr, int]]:
-        """Extent, index and spread of each dimension."""
-        return zip(self.load.tensor.shape, self.load.indices, self.spreads, strict=True)
+    def alone(self) -> Index:
+        """The same of one load."""
+        return self if not self.spread else replace(self, spread=0)
+
+    def distinct(self, inner: dict[str, Amount]) -> Amount:
+        """Most values that it takes: its span, less those that strides skip."""
+        if self.name is not None and self.name in inner:
+            return smaller(inner[self.name], self.size)
+        points = product(inner[v] for v in self.names if v in inner)
+        try:
+            reach: Amount = span_of(self.form, inner) + 1.0
+        except UnboundedIndex:
+            reach = self.size
+        most = points * (1 + self.spread) if self.spread else points
+        return smaller(smaller(reach + self.spread, most), self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Loads of one tensor whose indices differ by constants: the lowest one, and its indices.
+
+    `outside_mod`: variables that are in an index, not only in patterns that repeat. `terms`: the
+    parts of the indices.
+    """
+
+    load: Load
+    dimensions: tuple[Index, ...]
+    outside_mod: frozenset[str]
+    terms: tuple[Index, ...]
+
+    @staticmethod
+    def of(load: Load, spreads: Sequence[int]) -> Access:
+        """The accesses from `load` on."""
+        tensor = load.tensor
+        pairs = list(zip(load.indices, tensor.shape, strict=True))
+        strides = padded_strides(tensor.shape, tensor.dtype)
+        terms = [
+            Index.of(atom, size, 0, abs(coef) * stride * dtype_bytes(tensor.dtype))
+            for (index, size), stride in zip(pairs, strides, strict=True)
+            for atom, coef in linear(index).terms
+        ]
+        return Access(
+            load,
+            tuple(Index.of(*pair, spread) for pair, spread in zip(pairs, spreads, strict=True)),
+            frozenset().union(*map(_outside_mod, load.indices)),
+            tuple(terms),
+        )
 
 
 @lru_cache(maxsize=256)
@@ -64,6 +138,21 @@ def accesses(op: Compute) -> tuple[Access, ...]:
         key = (load.tensor.name, tuple(frozenset(f.terms) for f in forms))
         groups.setdefault(key, []).append((load, tuple(f.const for f in forms)))
     return tuple(_access(group) for group in groups.values())
+
+
+def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:
+    columns = list(zip(*(consts for _, consts in group), strict=True))
+    first = min(group, key=lambda item: item[1])[0]
+    return Access.of(first, [max(c) - min(c) for c in columns])
+
+
+def _outside_mod(e: Expr) -> frozenset[str]:
+    terms = linear(e).terms
+    return frozenset().union(*(variables(a) for a, _ in terms if not _is_mod(a)))
+
+
+def _is_mod(e: Expr) -> bool:
+    return isinstance(e, Binary) and e.op == "mod"
 
 
 @lru_cache(maxsize=256)
@@ -100,12 +189,6 @@ def _share(cond: Expr, op: Compute) -> float:
     return n_points(cond, extents) / n if is_counted else 1.0
 
 
-def _access(group: list[tuple[Load, tuple[int, ...]]]) -> Access:
-    columns = list(zip(*(consts for _, consts in group), strict=True))
-    first = min(group, key=lambda item: item[1])[0]
-    return Access(first, tuple(max(c) - min(c) for c in columns))
-
-
 class Nest:
     """One stage of `n` candidates: `chain` of hosts, all `loops`, outermost first, and `reads`."""
 
@@ -133,7 +216,7 @@ class Nest:
         return [
             Loop(
                 it.name,
-                full(1 if it.name in routed else it.extent, self.n),
+                1.0 if it.name in routed else amount(it.extent),
                 it.kind,
                 it.annotation,
                 k < stage.n_parallel,
@@ -142,53 +225,43 @@ class Nest:
             for k, it in enumerate(stage.iters[:depth])
         ]
 
-    def extent_of(self, stage: Stage, name: str) -> Array:
-        """Extent of an axis of a stage, or of a part that a split made of one, shape [n]."""
+    def extent_of(self, stage: Stage, name: str) -> Amount:
+        """Extent of an axis of a stage, or of a part that a split made of one."""
         for axis, extent in zip(stage.axes, stage.axis_extents, strict=True):
             if axis.name == name:
-                return full(extent, self.n)
+                return amount(extent)
         rel = next(r for r in stage.splits if name in r.children)
         k = rel.children.index(name)
         if k:
-            return full(rel.factors[k - 1], self.n)
-        parts = [full(f, self.n) for f in rel.factors]
-        return np.ceil(self.extent_of(stage, rel.parent) / product(parts, self.n))
+            return amount(rel.factors[k - 1])
+        parts = product(map(amount, rel.factors))
+        return rounded_up(self.extent_of(stage, rel.parent) / parts)
 
     @cached_property
-    def splits_around(self) -> tuple[tuple[SplitRelation, Array], ...]:
+    def splits_around(self) -> tuple[tuple[SplitRelation, Amount], ...]:
         """Splits whose tile loop surrounds this statement, with the extents of their parents."""
-        return tuple(
-            (relation, self.extent_of(stage, relation.parent))
-            for stage, depth in self.chain
-            for relation in stage.splits
-            if any(i.name == relation.children[-2] for i in stage.iters[:depth])
-        )
+        found = []
+        for stage, depth in self.chain:
+            around = {i.name for i in stage.iters[:depth]}
+            found += [
+                (relation, self.extent_of(stage, relation.parent))
+                for relation in stage.splits
+                if relation.children[-2] in around
+            ]
+        return tuple(found)
 
-    def distinct(self, index: Expr, size: int, spread: int, inner: dict[str, Array]) -> Array:
-        """Most values that an index takes: its span, less those that strides skip."""
-        if isinstance(index, Var) and index.name in inner and not spread:
-            return np.minimum(inner[index.name], size)
-        points = product([inner[v] for v in variables(index) if v in inner], self.n)
-        try:
-            reach: Extent = span(index, inner) + 1
-        except UnboundedIndex:
-            reach = size
-        most = points * (1 + spread) if spread else points
-        return np.minimum(np.minimum(reach + spread, most), size)
-
-    def inner_extents(self, depths: Sequence[int]) -> dict[str, Array]:
-        """Values that each own axis takes while all loops from a depth inwards run: [depths, n]."""
-        parts: list[dict[str, Array]] = []
+    def inner_extents(self, depths: Sequence[int]) -> dict[str, Amount]:
+        """Values that each own axis takes while all loops from a depth inwards run."""
+        parts: list[tuple[int, dict[str, Extent]]] = []
         first = 0
         for stage, count in self.chain:
             is_own = stage.name == self.stage.name
             here = [d - first for d in depths if first <= d and (is_own or d < first + count)]
             if here:
-                inner = self._own_extents(stage, tuple(d - 1 for d in here))
-                shape = (len(here), self.n)
-                parts.append({k: np.broadcast_to(v, shape) for k, v in inner.items()})
+                parts.append((len(here), self._own_extents(stage, tuple(d - 1 for d in here))))
             first += count
-        return {name: np.concatenate([p[name] for p in parts], dtype=float) for name in parts[0]}
+        names = [a.name for a in self.stage.axes]
+        return {name: _stacked([(k, part[name]) for k, part in parts]) for name in names}
 
     def _own_extents(self, host: Stage, depth: Depth) -> dict[str, Extent]:
         """Extents of the region that this stage, or its host, needs below loop `depth`."""
@@ -198,20 +271,18 @@ class Nest:
         return dict(zip((a.name for a in self.stage.axes), needed, strict=True))
 
 
-def local_bytes(stage: Stage, n: int) -> Array:
+def _stacked(parts: Sequence[tuple[int, Extent]]) -> Amount:
+    """Amounts at several depths each, one after the other."""
+    first = parts[0][1]
+    if len(parts) == 1 or all(isinstance(x, int) and x == first for _, x in parts):
+        return amount(first)
+    n = max(np.shape(x)[-1] if isinstance(x, np.ndarray) else 1 for _, x in parts)
+    return np.concatenate([np.broadcast_to(x, (k, n)) for k, x in parts], dtype=float)
+
+
+def local_bytes(stage: Stage) -> Amount:
     """Size of the local buffer of an attached stage; 0 at the root."""
     if stage.attach is None:
-        return np.zeros(n)
+        return 0.0
     spatial = stage.axis_extents[: len(stage.op.axes)]
-    size = product([full(e, n) for e in spatial], n)
-    return size * dtype_bytes(stage.op.tensor.dtype)
-
-
-def full(x: Extent, n: int) -> Array:
-    """A size broadcast to all candidates, shape [n]."""
-    return x.astype(np.float64) if isinstance(x, np.ndarray) else np.full(n, x, np.float64)
-
-
-def product(parts: list[Array], n: int) -> Array:
-    """Product of arrays of shape [n]; of none, ones."""
-    return reduce(np.multiply, parts) if parts else np.ones(n)
+    return product(map(amount, spatial)) * dtype_bytes(stage.op.tensor.dtype)

@@ -20,7 +20,7 @@ import numpy as np
 
 from autotune.dtypes import dtype_bytes
 from autotune.schedule.state import Stage
-from autotune.search.cost.nest import Array, full
+from autotune.search.cost.amounts import Array, full
 from autotune.te.dag import Compute
 from autotune.te.expr import Load, variables
 
