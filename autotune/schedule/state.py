@@ -304,8 +304,14 @@ class State:
     def some(self, candidates: np.ndarray) -> State:
         """The states of some candidates of a population, by their numbers."""
 
+        known: dict[int, np.ndarray] = {}
+
         def of(extent: Extent) -> Extent:
-            return extent[candidates] if isinstance(extent, np.ndarray) else extent
+            if not isinstance(extent, np.ndarray):
+                return extent
+            if id(extent) not in known:
+                known[id(extent)] = extent[candidates]
+            return known[id(extent)]
 
         stages = {name: stage.map_extents(of) for name, stage in self.stages.items()}
         return State(self.dag, stages, self.derived, self.transformed, self.parts)

@@ -78,7 +78,7 @@ class Compute:
     def __hash__(self) -> int:
         return hash((self.tensor, self.axes))  # bodies are long, and rarely differ alone
 
-    @property
+    @cached_property
     def reduce_axes(self) -> tuple[Axis, ...]:
         """Axes that are reduced over; empty for a pointwise computation."""
         return self.body.axes if isinstance(self.body, Reduce) else ()
@@ -181,12 +181,12 @@ class ComputeDAG:
         op = self[name]
         return isinstance(op, Placeholder) and op.constant
 
-    @property
+    @cached_property
     def placeholders(self) -> tuple[Placeholder, ...]:
         """Inputs in order, constants included."""
         return tuple(op for op in self.ops if isinstance(op, Placeholder))
 
-    @property
+    @cached_property
     def computes(self) -> tuple[Compute, ...]:
         """Computations in topological order."""
         return tuple(op for op in self.ops if isinstance(op, Compute))

@@ -14,19 +14,34 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.schedule.region import Extent
+
 Array = NDArray[np.float64]
 Amount: TypeAlias = float | np.ndarray
 """Shape [n], or [depths, n] and [depths, 1] where it depends on depths of loops."""
 
 
-def amount(x: Amount) -> Amount:
-    """The same as a floating-point number, or numbers."""
-    return x.astype(np.float64) if isinstance(x, np.ndarray) else float(x)
+class Amounts:
+    """Extents as floating-point numbers; each array is converted once."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Extent, np.ndarray]] = {}
+
+    def __call__(self, x: Extent) -> Amount:
+        """The same number, or numbers."""
+        if not isinstance(x, np.ndarray):
+            return float(x)
+        found = self._found.get(id(x))
+        if found is None:
+            found = self._found[id(x)] = x, x.astype(np.float64)
+        return found[1]
 
 
 def full(x: Amount, n: int) -> Array:
     """An amount of each of the `n` candidates, shape [n]."""
-    return x.astype(np.float64) if isinstance(x, np.ndarray) else np.full(n, x, np.float64)
+    if isinstance(x, np.ndarray):
+        return x.astype(np.float64, copy=False)
+    return np.full(n, x, np.float64)
 
 
 def product(parts: Iterable[Amount]) -> Amount:

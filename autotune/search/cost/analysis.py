@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache, partial, reduce
+from math import prod
 from operator import or_
 
 import numpy as np
@@ -24,8 +25,8 @@ from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.schedule.steps import Steps, holes_of
 from autotune.search.cost.amounts import (
     Amount,
+    Amounts,
     Array,
-    amount,
     choose,
     full,
     product,
@@ -42,6 +43,7 @@ from autotune.target import Target
 from autotune.target.isa import MultiplyAdd, TileUnit
 from autotune.te.at_numbers import Numbers
 from autotune.te.dag import Compute, ComputeDAG
+from autotune.te.expr import Load
 from autotune.te.products import dot_form, products_of
 from autotune.te.ragged import on_average
 
@@ -199,13 +201,17 @@ def _begun(dag: ComputeDAG, steps: Steps) -> State:
 
 
 def _walks(state: State, n: int, target: Target) -> tuple[_Walk, ...]:
-    return tuple(_Walk(state, stage, n, target) for stage in state.stages.values())
+    amount = Amounts()
+    return tuple(_Walk(state, stage, n, target, amount) for stage in state.stages.values())
 
 
 def _identity(state: State, n: int) -> NDArray[np.int64]:
-    columns = [full(i.extent, n) for s in state.stages.values() for i in s.iters]
-    columns += [full(d, n) for s in state.stages.values() for _, d in s.prefetches]
-    return np.stack(columns, axis=1).astype(np.int64) if columns else np.zeros((n, 0), np.int64)
+    columns = [i.extent for s in state.stages.values() for i in s.iters]
+    columns += [d for s in state.stages.values() for _, d in s.prefetches]
+    if not columns:
+        return np.zeros((n, 0), np.int64)
+    whole = (x if isinstance(x, np.ndarray) else np.full(n, x) for x in columns)
+    return np.stack(list(whole), axis=1).astype(np.int64, copy=False)
 
 
 MAX_EXPANDED = 192
@@ -234,7 +240,7 @@ def _valid(
         elif reduces:
             ok = ok & (s.accumulators + s.operands <= target.n_registers)
         usual = MAX_EXPANDED if reduces else MAX_EXPANDED_POINTWISE
-        limit = max(usual, _LEAST_EXPANDED * walk.n_operations)
+        limit = max(usual, _LEAST_EXPANDED * walk.of_op.n_operations)
         ok = ok & (s.instructions * s.versions <= limit)
         local = local + s.local_bytes
     for stage in state.stages.values():
@@ -262,12 +268,16 @@ def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
 class _Walk:
     """Facts about one stage."""
 
-    def __init__(self, state: State, stage: Stage, n: int, target: Target) -> None:
+    def __init__(self, state: State, stage: Stage, n: int, target: Target, amount: Amounts) -> None:
         self.state, self.stage, self.n, self.target = state, stage, n, target
+        self.amount = amount
         self.op: Compute = stage.op
         self.reduce_axes = stage.op.reduce_axes
-        self.nest = Nest(state, stage, n)
+        self.nest = Nest(state, stage, n, amount)
         self.loops, self.reads = self.nest.loops, self.nest.reads
+        self.of_op = _facts_of(stage.op)
+        self._marked = self._axes_marked()
+        self._lane_axis = next(iter(self._marked.get("vectorize", ())), None)
         self._found: dict[int, Amount] = {}
 
     def counts(self) -> _Counts:
@@ -285,7 +295,7 @@ class _Walk:
             operands=operands,
             instructions=instructions - self._shared_lookups(expanded) + self._widening(),
             versions=self._versions(),
-            local_bytes=local_bytes(self.stage),
+            local_bytes=local_bytes(self.stage, self.amount),
         )
 
     def statement(self, counts: _Counts) -> Statement:
@@ -301,7 +311,7 @@ class _Walk:
         return Statement(
             name=self.op.name,
             reduces=bool(self.reduce_axes),
-            flops=float(_points(self.op) * self._work),
+            flops=float(self.of_op.n_points * self._work),
             steps=each(steps * self._useful(counts.accumulators, counts.lanes) * self._needed()),
             tiles=each(steps / product(x.extent for x in inner)),
             accumulators=accumulators,
@@ -340,24 +350,20 @@ class _Walk:
     # --- counts -------------------------------------------------------------------------------
 
     @cached_property
-    def n_operations(self) -> int:
-        """Vector instructions per point."""
-        return operations(self.op)
-
-    @cached_property
     def _work(self) -> float:
         """Instructions for an element and a term, or for the terms of a dot instruction."""
-        if self._axes_marked("dot"):
+        if self._marked.get("dot"):
             form = self._dot_form
             return len(products_of(self.op)) * (1 if form is None or form.accumulates else ADDED)
-        return max(1, self.n_operations)
+        return max(1, self.of_op.n_operations)
 
     @cached_property
     def _dot_form(self) -> MultiplyAdd | None:
         """The instruction of a `dot` loop; of tiles, None."""
-        extents = [int(full(e, self.n)[0]) for e in self._axes_marked("dot").values()]
-        is_dot = extents and not self.stage.has_tile
-        return dot_form(self.op, extents[0]) if is_dot else None
+        marked = self._marked.get("dot")
+        if not marked or self.stage.has_tile:
+            return None
+        return dot_form(self.op, int(full(next(iter(marked.values())), self.n)[0]))
 
     def _widening(self) -> Amount:
         """Instructions per expanded body that widen the operands of multiply-adds."""
@@ -374,7 +380,7 @@ class _Walk:
         """Instructions of look-ups in an expanded body that are those of another point of it."""
         total: Amount = 0.0
         points = product(x.extent for x in expanded)
-        for cost, axes in lookups(self.op):
+        for cost, axes in self.of_op.lookups:
             own = product(x.extent for x in expanded if x.name.partition(".")[0] in axes)
             total = total + cost * (points - own)
         return total
@@ -436,7 +442,7 @@ class _Walk:
 
         All of them, and those of floats of 16 bits.
         """
-        found = guarded(self.op)
+        found = self.of_op.guarded
         if not found:
             return 0.0, 0.0
         rolled = [x for x in self.loops if not (x.own and x.annotation)]
@@ -450,7 +456,7 @@ class _Walk:
         """Share of the steps that execute: predicate hoisting removes those that add zero."""
         inner = self._register_extents
         share: Amount = 1.0
-        for axes, part in needed_shares(self.op):
+        for axes, part in self.of_op.needed_shares:
             same = product(inner[a] for a in axes) == 1
             share = share * choose(same, part, 1.0)
         return share
@@ -463,24 +469,19 @@ class _Walk:
         if not all(i.annotation for i in self.stage.iters[first:]):
             return {a.name: 1.0 for a in self.stage.axes}
         inner = self.stage.inner_extents(first - 1)
-        return {k: amount(v) for k, v in inner.items()}
+        return {k: self.amount(v) for k, v in inner.items()}
 
     def _uses_lanes(self, access: Access) -> bool:
         """Whether lanes read different elements, not a short pattern that repeats."""
         return self._lane_axis in access.outside_mod
 
-    @cached_property
-    def _lane_axis(self) -> str | None:
-        """The axis that the vector loop is a part of."""
-        return next(iter(self._axes_marked("vectorize")), None)
-
-    def _axes_marked(self, mark: str) -> dict[str, Amount]:
-        """The axes that loops marked so are parts of; names of axes may have dots themselves."""
-        found = {}
+    def _axes_marked(self) -> dict[str, dict[str, Amount]]:
+        """The axes that marked loops are parts of, by mark; names of axes may have dots."""
+        found: dict[str, dict[str, Amount]] = {}
         for x in self.loops:
-            if x.own and x.annotation == mark:
+            if x.own and x.annotation:
                 names = (a.name for a in self.stage.axes if f"{x.name}.".startswith(f"{a.name}."))
-                found[max(names, key=len)] = x.extent
+                found.setdefault(x.annotation, {})[max(names, key=len)] = x.extent
         return found
 
     def _elements(self, access: Access) -> Amount:
@@ -510,7 +511,7 @@ class _Walk:
         """Columns of each axis per instruction: the lanes."""
         found: dict[str, Amount] = {}
         for mark in ("vectorize", "dot", "tile"):
-            for name, extent in self._axes_marked(mark).items():
+            for name, extent in self._marked.get(mark, {}).items():
                 found[name] = found.get(name, 1.0) * extent
         return found
 
@@ -538,7 +539,7 @@ class _Walk:
         found = []
         for rel, extent in self.nest.splits_around:
             if rel.tail == "split":
-                tile = amount(rel.factors[-1])
+                tile = self.amount(rel.factors[-1])
                 whole = rounded_down(extent / tile)
                 found.append((extent, tile, whole, extent - whole * tile))
         return found
@@ -553,7 +554,7 @@ class _Walk:
         for rel, extent in self.nest.splits_around:
             count = extent
             for level, factor in enumerate(reversed(rel.factors)):
-                f = amount(factor)
+                f = self.amount(factor)
                 outer = rounded_up(count / f)
                 if level or rel.tail == "shift":
                     waste = waste * (outer * f) / count
@@ -563,7 +564,7 @@ class _Walk:
     def _prefetch(self) -> Amount:
         """Prefetch distance of the first packed constant."""
         found = [d for name, d in self.stage.prefetches if name in self.stage.packs]
-        return amount(found[0]) if found else 0.0
+        return self.amount(found[0]) if found else 0.0
 
     def _early(self) -> NDArray[np.bool_]:
         """Whether activations that the stage reads or writes are prefetched."""
@@ -575,11 +576,12 @@ class _Walk:
         if not self.reduce_axes:
             return 0.0
         outer = self.stage.iters[: self.stage.register_depth]
-        return amount(product(amount(i.extent) for i in outer if i.kind == "reduce") > 1)
+        trips = product(self.amount(i.extent) for i in outer if i.kind == "reduce")
+        return choose(trips > 1, 1.0, 0.0)
 
     def _constant_bytes(self) -> int:
         constants = {p.name for p in self.state.dag.placeholders if p.constant}
-        most = _points(self.op)  # a gather reads few rows of a large constant (embeddings)
+        most = self.of_op.n_points  # a gather reads few rows of a large constant (embeddings)
         return sum(
             min(x.tensor.size, most) * dtype_bytes(x.tensor.dtype)
             for x in self.op.reads
@@ -592,8 +594,18 @@ def vector_passes(lanes: Amount, target: Target) -> Amount:
     return larger(32.0 * lanes / target.port_bits, 1.0)
 
 
-def _points(op: Compute) -> int:
-    total = 1
-    for a in op.axes + op.reduce_axes:
-        total *= a.extent
-    return total
+@dataclass(frozen=True, slots=True)
+class _OfOp:
+    """What is the same for all schedules of a computation."""
+
+    n_points: int
+    n_operations: int
+    lookups: tuple[tuple[int, frozenset[str]], ...]
+    guarded: tuple[tuple[Load, frozenset[str]], ...]
+    needed_shares: tuple[tuple[frozenset[str], float], ...]
+
+
+@lru_cache(maxsize=256)
+def _facts_of(op: Compute) -> _OfOp:
+    n_points = prod(a.extent for a in op.axes + op.reduce_axes)
+    return _OfOp(n_points, operations(op), lookups(op), guarded(op), needed_shares(op))

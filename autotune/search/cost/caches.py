@@ -141,7 +141,9 @@ class Caches:
     def _held(self, name: str) -> Amount | None:
         """Bytes of the local buffer of a stage; None where it has none."""
         stage = self.nest.state.stages.get(name)
-        return None if stage is None or stage.attach is None else local_bytes(stage)
+        return (
+            None if stage is None or stage.attach is None else local_bytes(stage, self.nest.amount)
+        )
 
 
 def _crowded(access: Access, inner: dict[str, Amount]) -> Amount:

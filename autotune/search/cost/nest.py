@@ -20,7 +20,7 @@ from autotune.schedule.region import (
 )
 from autotune.schedule.required import required_extents
 from autotune.schedule.state import SplitRelation, Stage, State
-from autotune.search.cost.amounts import Amount, amount, product, rounded_up
+from autotune.search.cost.amounts import Amount, Amounts, product, rounded_up
 from autotune.strides import padded_strides
 from autotune.te.arith import Linear, linear
 from autotune.te.dag import Compute
@@ -192,8 +192,8 @@ def _share(cond: Expr, op: Compute) -> float:
 class Nest:
     """One stage of `n` candidates: `chain` of hosts, all `loops`, outermost first, and `reads`."""
 
-    def __init__(self, state: State, stage: Stage, n: int) -> None:
-        self.state, self.stage, self.n = state, stage, n
+    def __init__(self, state: State, stage: Stage, n: int, amount: Amounts) -> None:
+        self.state, self.stage, self.n, self.amount = state, stage, n, amount
         self.op: Compute = stage.op
         self.reads = accesses(stage.op)
         self.chain = self._hosts()
@@ -216,7 +216,7 @@ class Nest:
         return [
             Loop(
                 it.name,
-                1.0 if it.name in routed else amount(it.extent),
+                1.0 if it.name in routed else self.amount(it.extent),
                 it.kind,
                 it.annotation,
                 k < stage.n_parallel,
@@ -229,12 +229,12 @@ class Nest:
         """Extent of an axis of a stage, or of a part that a split made of one."""
         for axis, extent in zip(stage.axes, stage.axis_extents, strict=True):
             if axis.name == name:
-                return amount(extent)
+                return self.amount(extent)
         rel = next(r for r in stage.splits if name in r.children)
         k = rel.children.index(name)
         if k:
-            return amount(rel.factors[k - 1])
-        parts = product(map(amount, rel.factors))
+            return self.amount(rel.factors[k - 1])
+        parts = product(map(self.amount, rel.factors))
         return rounded_up(self.extent_of(stage, rel.parent) / parts)
 
     @cached_property
@@ -274,13 +274,17 @@ class Nest:
 def _stacked(parts: Sequence[tuple[int, Extent]]) -> Amount:
     """Amounts at several depths each, one after the other."""
     first = parts[0][1]
-    if len(parts) == 1 or all(isinstance(x, int) and x == first for _, x in parts):
-        return amount(first)
+    if not isinstance(first, np.ndarray) and all(
+        not isinstance(x, np.ndarray) and x == first for _, x in parts
+    ):
+        return float(first)
+    if len(parts) == 1:
+        return first.astype(np.float64)
     n = max(np.shape(x)[-1] if isinstance(x, np.ndarray) else 1 for _, x in parts)
     return np.concatenate([np.broadcast_to(x, (k, n)) for k, x in parts], dtype=float)
 
 
-def local_bytes(stage: Stage) -> Amount:
+def local_bytes(stage: Stage, amount: Amounts) -> Amount:
     """Size of the local buffer of an attached stage; 0 at the root."""
     if stage.attach is None:
         return 0.0
