@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from autotune.te.expr import (
 )
 
 Extent = int | np.ndarray
+Number = TypeVar("Number", int | np.ndarray, float | np.ndarray)
 Depth = int | tuple[int, ...]
 """One depth of a loop, or several: what depends on them has a row for each."""
 Spans = Mapping[str, Extent]
@@ -41,19 +43,19 @@ def plain(extent: Extent) -> Extent:
     return int(extent) if np.ndim(extent) == 0 else extent
 
 
-def smaller(a: Extent, b: Extent) -> Extent:
-    """The smaller of two extents, per candidate."""
+def smaller(a: Number, b: Number) -> Number:
+    """The smaller of two extents or amounts, per candidate."""
     if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):  # at a tenth of the price
         return b if b < a else a
-    least: Extent = np.minimum(a, b)
+    least: Number = np.minimum(a, b)
     return least
 
 
-def larger(a: Extent, b: Extent) -> Extent:
-    """The larger of two extents, per candidate."""
+def larger(a: Number, b: Number) -> Number:
+    """The larger of two extents or amounts, per candidate."""
     if not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray):
         return b if b > a else a
-    most: Extent = np.maximum(a, b)
+    most: Number = np.maximum(a, b)
     return most
 
 

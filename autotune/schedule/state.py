@@ -242,11 +242,8 @@ def _cover(relations: Mapping[str, SplitRelation], name: str, leaf: Mapping[str,
         return leaf[name]
     cover = _cover(relations, relation.children[0], leaf)
     for child, factor in zip(relation.children[1:], relation.factors, strict=True):
-        inner = _cover(relations, child, leaf)
-        if isinstance(cover, int) and cover == 1:  # one whole tile, or a part of one
-            cover = inner
-        else:
-            cover = (cover - 1) * factor + inner
+        inner, is_one = _cover(relations, child, leaf), isinstance(cover, int) and cover == 1
+        cover = inner if is_one else (cover - 1) * factor + inner
     return cover
 
 

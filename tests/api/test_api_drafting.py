@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -120,6 +121,16 @@ def test_tasks_of_one_form_are_searched_once_and_cost_hardly_more(
     assert [drafts(store).untuned(dag, dags) for dag in dags] == found
     assert len(searched) == 2
     assert [drafts(None).untuned(dag, dags) for dag in dags[:2]] == found[:2]
+
+
+def test_what_a_store_knows_is_told_without_its_structures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dags = [product(64), product(80), product(96)]
+    found = drafts(FileStore(tmp_path, 1 << 24)).of(dags, quiet)
+    refused = Mock(side_effect=AssertionError("structures are made again"))
+    monkeypatch.setattr(drafting, "generate_sketches", refused)
+    assert drafts(FileStore(tmp_path, 1 << 24)).of(dags, quiet) == found
 
 
 def test_what_was_measured_at_another_extent_comes_first(searched: list[str]) -> None:

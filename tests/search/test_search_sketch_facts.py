@@ -12,6 +12,7 @@ from autotune.search.cost import sketch_facts
 from autotune.search.cost.array_program import Trace, Traced, Untraceable
 from autotune.search.cost.sketch_facts import SketchFacts
 from autotune.search.sketch import generate_sketches
+from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.te.dag import ComputeDAG
 from tests.schedule import small_dags
@@ -56,6 +57,21 @@ def same_facts(dag: ComputeDAG, target: Target, monkeypatch: pytest.MonkeyPatch)
                     np.testing.assert_array_equal(one, other, strict=True)
         for one, other in zip(traced.features(rows), direct.features(rows), strict=True):
             np.testing.assert_array_equal(one, other, strict=True)
+
+
+@pytest.mark.parametrize("name", DAGS)
+def test_a_candidate_costs_in_a_population_what_its_program_costs_alone(name: str) -> None:
+    """Alone, all amounts are numbers; in a population those that rows change are arrays."""
+    dag = DAGS[name]()
+    for target in (AVX2, AMX):
+        for n, sketch in enumerate(generate_sketches(dag, target)):
+            rows = sketch.sample(48, np.random.default_rng(n))
+            kept, _, found = SketchFacts(dag, sketch, target, 4).programs(rows, False)
+            for k, score in list(zip(kept, found, strict=True))[:3]:
+                alone = Sketch(sketch.name, sketch.bind(rows[k]), ())
+                no_rows = np.zeros((1, 0), np.int64)
+                (only,) = SketchFacts(dag, alone, target, 4).programs(no_rows, False)[2]
+                assert only == score
 
 
 def test_a_program_gives_what_the_function_gives_for_other_arrays() -> None:

@@ -21,6 +21,7 @@ from itertools import chain
 from autotune.cache import FileStore, key_of
 from autotune.codec import coded
 from autotune.errors import AutotuneError
+from autotune.measure.processes.cached_map import cached_map
 from autotune.measure.processes.parallel_map import OnProgress, parallel_map
 from autotune.records import Log, MeasureRecord, ranked_records
 from autotune.search.alike import Chosen, Known, adapted, carried, known_of
@@ -97,8 +98,9 @@ class Drafts:
     def drafts(self, dags: Sequence[ComputeDAG], tell: OnProgress) -> list[Draft]:
         """`of`, with the origins of the candidates."""
         forms = [form_of(dag) for dag in dags]
-        follows = self._follows(dags, forms)
-        keys = self._keys(dags, follows)
+        own = [candidate_key(d, self.target, self.n_threads, self.max_error) for d in dags]
+        follows = self._follows(dags, forms, own)
+        keys = _keys(own, follows)
         measured = self._measured(forms)
         found: dict[int, Draft] = {}
         for n, form in enumerate(forms):
@@ -124,8 +126,9 @@ class Drafts:
     def untuned(self, dag: ComputeDAG, dags: Sequence[ComputeDAG]) -> Candidate:
         """The default of one of the tasks of a network of which nothing is known."""
         forms = [form_of(one) for one in dags]
-        follows = self._follows(dags, forms)
-        keys = self._keys(dags, follows)
+        own = [candidate_key(d, self.target, self.n_threads, self.max_error) for d in dags]
+        follows = self._follows(dags, forms, own)
+        keys = _keys(own, follows)
 
         def sought(n: int) -> Draft:
             kept = self._kept(keys[n])
@@ -156,28 +159,21 @@ class Drafts:
             return None
         return Chosen(self.store, self.target, self.n_threads, self.max_error)
 
-    def _follows(self, dags: Sequence[ComputeDAG], forms: Sequence[Skeleton]) -> list[int]:
-        """For each task the one whose structures it looks at, or itself.
+    def _follows(
+        self, dags: Sequence[ComputeDAG], forms: Sequence[Skeleton], own: Sequence[str]
+    ) -> list[int]:
+        """For each task the one whose structures it looks at, or itself; `own`: their keys.
 
         Of tasks with the same structures: that of its form which `_leaders` names; for this one,
         the same among those with its sums, whatever is done with these.
         """
-        names = parallel_map(partial(_structures, target=self.target), dags)
+        of_one, keys = partial(_structures, target=self.target), [key_of("names", k) for k in own]
+        names = cached_map(of_one, dags, keys, self.store, str.encode, bytes.decode)
         firsts = _leaders(dags, [f.text + n for f, n in zip(forms, names, strict=True)])
         heads = sorted(set(firsts))
-        own = [dags[n] for n in heads]
         sums = [sums_of(dags[n]) + names[n] for n in heads]
-        chiefs = dict(zip(heads, _leaders(own, sums), strict=True))
+        chiefs = dict(zip(heads, _leaders([dags[n] for n in heads], sums), strict=True))
         return [heads[chiefs[n]] if first == n else first for n, first in enumerate(firsts)]
-
-    def _keys(self, dags: Sequence[ComputeDAG], follows: Sequence[int]) -> list[str]:
-        """Digests of all that the candidates depend on."""
-        own = [candidate_key(d, self.target, self.n_threads, self.max_error) for d in dags]
-
-        def key(n: int) -> str:
-            return own[n] if follows[n] == n else key_of("follower", own[n], key(follows[n]))
-
-        return [key(n) for n in range(len(dags))]
 
     def _kept(self, key: str) -> Draft | None:
         content = self.store.get(key) if self.store else None
@@ -236,6 +232,15 @@ def _nearly_best(records: Sequence[MeasureRecord]) -> Sequence[MeasureRecord]:
 def _nearest(form: Skeleton, tasks: Iterable[list[Known]]) -> list[list[Known]]:
     """Of measured tasks those whose extents are nearest."""
     return sorted(tasks, key=lambda known: form.distance(known[0].extents))[:_MOST_NEIGHBOURS]
+
+
+def _keys(own: Sequence[str], follows: Sequence[int]) -> list[str]:
+    """Digests of all that the candidates depend on; `own`: of the tasks alone."""
+
+    def key(n: int) -> str:
+        return own[n] if follows[n] == n else key_of("follower", own[n], key(follows[n]))
+
+    return [key(n) for n in range(len(own))]
 
 
 def _leaders(dags: Sequence[ComputeDAG], texts: Sequence[str]) -> list[int]:

@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.schedule.steps import Steps
+from autotune.search.cost.amounts import Array
 from autotune.search.cost.analysis import Analysis, Population, Statement, vector_passes
 from autotune.search.cost.caches import USABLE
-from autotune.search.cost.amounts import Array
 from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.te.at_numbers import Numbers, usual_numbers

@@ -95,7 +95,9 @@ class Caches:
 
     def _total(self, parts: Iterable[Amount]) -> Array:
         total, shape = reduce(add, parts), (len(self._depths), self.n)
-        found: Array = total if np.shape(total) == shape else np.broadcast_to(total, shape)
+        if isinstance(total, np.ndarray) and total.shape == shape:
+            return total
+        found: Array = np.broadcast_to(total, shape)
         return found
 
     def _touched(self, depths: Sequence[int]) -> list[_Part]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
+from typing import cast
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from autotune.loopir.predicate_hoisting import conditions
 from autotune.schedule.region import (
     Depth,
     Extent,
+    Spans,
     UnboundedIndex,
     smaller,
     span_of,
@@ -90,7 +92,7 @@ class Index:
             return smaller(inner[self.name], self.size)
         points = product(inner[v] for v in self.names if v in inner)
         try:
-            reach: Amount = span_of(self.form, inner) + 1.0
+            reach: Amount = span_of(self.form, cast(Spans, inner)) + 1.0
         except UnboundedIndex:
             reach = self.size
         most = points * (1 + self.spread) if self.spread else points
@@ -274,12 +276,11 @@ class Nest:
 def _stacked(parts: Sequence[tuple[int, Extent]]) -> Amount:
     """Amounts at several depths each, one after the other."""
     first = parts[0][1]
-    if not isinstance(first, np.ndarray) and all(
-        not isinstance(x, np.ndarray) and x == first for _, x in parts
-    ):
+    if isinstance(first, np.ndarray):
+        if len(parts) == 1:
+            return first.astype(np.float64)
+    elif all(not isinstance(x, np.ndarray) and x == first for _, x in parts):
         return float(first)
-    if len(parts) == 1:
-        return first.astype(np.float64)
     n = max(np.shape(x)[-1] if isinstance(x, np.ndarray) else 1 for _, x in parts)
     return np.concatenate([np.broadcast_to(x, (k, n)) for k, x in parts], dtype=float)
 
