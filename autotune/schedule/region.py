@@ -88,6 +88,8 @@ def span(e: Expr, inner: Spans, aligned: bool = False) -> Extent:
     `aligned`: ranges start at multiples of the divisors in `e`, as tiles do; else nothing is known
     of where they start. Raises UnboundedIndex for a form it does not know.
     """
+    if isinstance(e, Var):
+        return inner[e.name] - 1 if e.name in inner else 0
     return span_of(linear(e), inner, aligned)
 
 

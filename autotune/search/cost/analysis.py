@@ -25,7 +25,6 @@ from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.schedule.steps import Steps, holes_of
 from autotune.search.cost.amounts import (
     Amount,
-    Amounts,
     Array,
     choose,
     full,
@@ -36,7 +35,15 @@ from autotune.search.cost.amounts import (
 from autotune.search.cost.array_program import Columns
 from autotune.search.cost.caches import Caches
 from autotune.search.cost.instructions import ADDED, lookups, operations, widening
-from autotune.search.cost.nest import Access, Loop, Nest, guarded, local_bytes, needed_shares
+from autotune.search.cost.nest import (
+    Access,
+    Loop,
+    Nest,
+    Nests,
+    guarded,
+    local_bytes,
+    needed_shares,
+)
 from autotune.search.cost.streams import lateness
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target
@@ -201,8 +208,8 @@ def _begun(dag: ComputeDAG, steps: Steps) -> State:
 
 
 def _walks(state: State, n: int, target: Target) -> tuple[_Walk, ...]:
-    amount = Amounts()
-    return tuple(_Walk(state, stage, n, target, amount) for stage in state.stages.values())
+    nests = Nests(state, n)
+    return tuple(_Walk(nests, stage, target) for stage in state.stages.values())
 
 
 def _identity(state: State, n: int) -> NDArray[np.int64]:
@@ -268,13 +275,13 @@ def _overlapping_reduction(stage: Stage, n: int) -> NDArray[np.bool_]:
 class _Walk:
     """Facts about one stage."""
 
-    def __init__(self, state: State, stage: Stage, n: int, target: Target, amount: Amounts) -> None:
-        self.state, self.stage, self.n, self.target = state, stage, n, target
-        self.amount = amount
+    def __init__(self, nests: Nests, stage: Stage, target: Target) -> None:
+        self.state, self.stage, self.n, self.target = nests.state, stage, nests.n, target
+        self.amount = nests.amount
         self.op: Compute = stage.op
         self.reduce_axes = stage.op.reduce_axes
-        self.nest = Nest(state, stage, n, amount)
-        self.loops, self.reads = self.nest.loops, self.nest.reads
+        self.nest = Nest(nests, stage)
+        self.loops, self.own, self.reads = self.nest.loops, self.nest.own, self.nest.reads
         self.of_op = _facts_of(stage.op)
         self._marked = self._axes_marked()
         self._lane_axis = next(iter(self._marked.get("vectorize", ())), None)
@@ -282,7 +289,7 @@ class _Walk:
 
     def counts(self) -> _Counts:
         """The facts that decide whether candidates can be built."""
-        expanded = [x for x in self.loops if x.own and x.annotation == "unroll"]
+        expanded = [x for x in self.own if x.annotation == "unroll"]
         accumulators = product(x.extent for x in expanded if x.kind == "spatial")
         chain = product(x.extent for x in expanded if x.kind == "reduce")
         loads, operands = self._loads(accumulators, chain)
@@ -300,10 +307,12 @@ class _Walk:
 
     def statement(self, counts: _Counts) -> Statement:
         """All facts about this stage, of which `counts` are known."""
-        rolled = [x for x in self.loops if not (x.own and x.annotation)]
+        rolled = self.nest.rolled
         steps = product(x.extent for x in rolled)
         blocked = {i.name for i in self.stage.iters[: self.stage.register_depth]}
-        inner = [x for x in rolled if x.own and x.kind == "reduce" and x.name not in blocked]
+        inner = [
+            x for x in self.own if not x.annotation and x.kind == "reduce" and x.name not in blocked
+        ]
         guards, narrow_guards = self._guards()
         caches = Caches(self.nest, self.target)
         each = partial(full, n=self.n)
@@ -335,7 +344,7 @@ class _Walk:
             prefetch=each(self._prefetch()),
             late=lateness(self.stage, self.op, self.n),
             early=self._early(),
-            heights=each(product(x.extent for x in self.loops if x.own and x.is_rows)),
+            heights=each(product(x.extent for x in self.own if x.is_rows)),
             lines=each(self._lines(counts)),
             unit=self.unit,
             port_cycles=self._port_cycles(),
@@ -395,7 +404,7 @@ class _Walk:
         has_splats = False
         term = self._register_extents | {a.name: 1.0 for a in self.reduce_axes}
         counts = [self._elements(access) for access in self.reads]
-        is_expanded = any(x.own and x.kind == "reduce" and x.annotation for x in self.loops)
+        is_expanded = any(x.kind == "reduce" and x.annotation for x in self.own)
         of_term = [self._elements_over(x, term) for x in self.reads] if is_expanded else counts
         pairs = zip(counts, of_term, strict=True)
         shared = reduce(or_, (a < b * chain for a, b in pairs), chain < 1)
@@ -418,7 +427,7 @@ class _Walk:
 
         Panels of columns are outside: rows for which no registers are left are loaded for each.
         """
-        marked = [x for x in self.loops if x.own and x.annotation == "tile"]
+        marked = [x for x in self.own if x.annotation == "tile"]
         heights = {x.kind: x.extent for x in marked}
         if not marked or self.unit is None:
             return 0.0
@@ -445,8 +454,8 @@ class _Walk:
         found = self.of_op.guarded
         if not found:
             return 0.0, 0.0
-        rolled = [x for x in self.loops if not (x.own and x.annotation)]
-        step = rolled[-1].name.partition(".")[0] if rolled and rolled[-1].own else None
+        rolled = [x for x in self.own if not x.annotation]
+        step = rolled[-1].name.partition(".")[0] if rolled else None
         chosen = {x for x, axes in found if step is None or step in axes}
         counts = {x.load: self._elements(x) for x in self.reads if x.load in chosen}
         narrow = (n for x, n in counts.items() if x.tensor.dtype in ("bfloat16", "float16"))
@@ -478,8 +487,8 @@ class _Walk:
     def _axes_marked(self) -> dict[str, dict[str, Amount]]:
         """The axes that marked loops are parts of, by mark; names of axes may have dots."""
         found: dict[str, dict[str, Amount]] = {}
-        for x in self.loops:
-            if x.own and x.annotation:
+        for x in self.own:
+            if x.annotation:
                 names = (a.name for a in self.stage.axes if f"{x.name}.".startswith(f"{a.name}."))
                 found.setdefault(x.annotation, {})[max(names, key=len)] = x.extent
         return found

@@ -52,7 +52,7 @@ class Caches:
 
     def __init__(self, nest: Nest, target: Target) -> None:
         self.nest, self.target, self.n = nest, target, nest.n
-        rolled = {k for k, x in enumerate(nest.loops) if not (x.own and x.annotation)}
+        rolled = nest.rolled_depths
         inside = max(rolled) + 1 if rolled else 0  # one execution of the unrolled body
         self._depths = sorted({0, *rolled, inside})
         self._parts = self._touched(self._depths)

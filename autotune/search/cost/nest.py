@@ -45,14 +45,13 @@ _MAX_COUNTED = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop around a stage, as all candidates see it; `own`: of the stage itself, not a host."""
+    """A loop of a stage, as all candidates see it."""
 
     name: str
     extent: Amount
     kind: str
     annotation: str
     parallel: bool
-    own: bool
 
     @property
     def is_rows(self) -> bool:
@@ -191,15 +190,50 @@ def _share(cond: Expr, op: Compute) -> float:
     return n_points(cond, extents) / n if is_counted else 1.0
 
 
-class Nest:
-    """One stage of `n` candidates: `chain` of hosts, all `loops`, outermost first, and `reads`."""
+class Nests:
+    """What the nests of a population of `n` candidates share: amounts, and the loops of stages."""
 
-    def __init__(self, state: State, stage: Stage, n: int, amount: Amounts) -> None:
-        self.state, self.stage, self.n, self.amount = state, stage, n, amount
+    def __init__(self, state: State, n: int) -> None:
+        self.state, self.n, self.amount = state, n, Amounts()
+        self._loops: dict[str, list[Loop]] = {}
+
+    def loops_of(self, stage: Stage) -> list[Loop]:
+        """All loops of a stage, outermost first."""
+        if stage.name not in self._loops:
+            found = None if stage.routed_depth is None else stage.op.route
+            routed = found.places if found else ()
+            self._loops[stage.name] = [
+                Loop(
+                    it.name,
+                    1.0 if it.name in routed else self.amount(it.extent),
+                    it.kind,
+                    it.annotation,
+                    k < stage.n_parallel,
+                )
+                for k, it in enumerate(stage.iters)
+            ]
+        return self._loops[stage.name]
+
+
+class Nest:
+    """One stage: `chain` of hosts, all `loops`, outermost first, and `reads`.
+
+    `own`: the loops of the stage itself; `rolled`: those that are not expanded.
+    """
+
+    def __init__(self, nests: Nests, stage: Stage) -> None:
+        self.state, self.n, self.amount = nests.state, nests.n, nests.amount
+        self.stage = stage
         self.op: Compute = stage.op
         self.reads = accesses(stage.op)
         self.chain = self._hosts()
-        self.loops = [loop for s, depth in self.chain for loop in self._own_loops(s, depth)]
+        self.own = nests.loops_of(stage)
+        around = [x for s, depth in self.chain[:-1] for x in nests.loops_of(s)[:depth]]
+        self.loops = [*around, *self.own]
+        self.rolled = [*around, *(x for x in self.own if not x.annotation)]
+        self.rolled_depths = [
+            k for k, x in enumerate(self.loops) if k < len(around) or not x.annotation
+        ]
 
     def _hosts(self) -> list[tuple[Stage, int]]:
         """The stage and its hosts, outermost first, each with the number of its loops around it."""
@@ -210,22 +244,6 @@ class Nest:
             out.insert(0, (host, host.position(stage.attach.iter) + 1))
             stage = host
         return out
-
-    def _own_loops(self, stage: Stage, depth: int) -> list[Loop]:
-        own = stage.name == self.stage.name
-        found = None if stage.routed_depth is None else stage.op.route
-        routed = found.places if found else ()
-        return [
-            Loop(
-                it.name,
-                1.0 if it.name in routed else self.amount(it.extent),
-                it.kind,
-                it.annotation,
-                k < stage.n_parallel,
-                own,
-            )
-            for k, it in enumerate(stage.iters[:depth])
-        ]
 
     def extent_of(self, stage: Stage, name: str) -> Amount:
         """Extent of an axis of a stage, or of a part that a split made of one."""
