@@ -244,13 +244,12 @@ def _keys(own: Sequence[str], follows: Sequence[int]) -> list[str]:
 
 
 def _leaders(dags: Sequence[ComputeDAG], texts: Sequence[str]) -> list[int]:
-    """For each task the one of its text with more operations than three quarters of them, which may
-    be itself."""
+    """For each task the one of its text with the median of operations, which may be itself."""
     alike: dict[str, list[int]] = {}
     for n, text in enumerate(texts):
         alike.setdefault(text, []).append(n)
     middle = {
-        text: sorted(those, key=lambda n: (dags[n].flops, dags[n].key))[len(those) * 3 // 4]
+        text: sorted(those, key=lambda n: (dags[n].flops, dags[n].key))[len(those) // 2]
         for text, those in alike.items()
     }
     return [middle[text] for text in texts]
