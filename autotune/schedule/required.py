@@ -46,7 +46,7 @@ def _needed(reads: list[tuple[Load, dict[str, Extent]]], dim: int, size: int) ->
     if len(reads) == 1:
         load, inner = reads[0]
         try:
-            return smaller(span(load.indices[dim], inner, aligned=True) + 1, size)
+            return smaller(larger(span(load.indices[dim], inner, aligned=True) + 1, 1), size)
         except UnboundedIndex:
             return size
     first: dict[frozenset[tuple[Expr, int]], int] = {}
