@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "autotune"
 
 FLOORS = {
+    "array_program": 0,
     "brief": 0,
     "printable": 0,
     "work_folders": 0,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autotune.array_program import Trace, Traced, Untraceable
 from autotune.search.cost import sketch_facts
-from autotune.search.cost.array_program import Trace, Traced, Untraceable
 from autotune.search.cost.sketch_facts import SketchFacts
 from autotune.search.sketch import generate_sketches
 from autotune.search.space import Sketch

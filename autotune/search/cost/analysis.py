@@ -16,6 +16,7 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.array_program import Columns
 from autotune.dtypes import dtype_bytes
 from autotune.errors import ScheduleError
 from autotune.schedule.at_numbers import at_numbers
@@ -32,7 +33,6 @@ from autotune.search.cost.amounts import (
     rounded_down,
     rounded_up,
 )
-from autotune.search.cost.array_program import Columns
 from autotune.search.cost.caches import Caches
 from autotune.search.cost.instructions import ADDED, lookups, operations, widening
 from autotune.search.cost.nest import (

@@ -12,11 +12,11 @@ from operator import add, mul
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.array_program import one_operation
 from autotune.dtypes import dtype_bytes
 from autotune.pages import CACHE_LINE
 from autotune.schedule.region import larger, smaller
 from autotune.search.cost.amounts import Amount, Array, choose, full, product, rounded_up
-from autotune.search.cost.array_program import one_operation
 from autotune.search.cost.nest import Access, Nest, local_bytes
 from autotune.strides import SET_BYTES
 from autotune.target import Target

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.array_program import Columns
 from autotune.search.cost.amounts import Array
 from autotune.search.cost.analysis import Analysis, Statement, vector_passes
 from autotune.search.cost.analytic import (
@@ -20,7 +21,6 @@ from autotune.search.cost.analytic import (
     statement_cycles,
     step_cycles,
 )
-from autotune.search.cost.array_program import Columns
 from autotune.search.space import Role, Rows, Sketch, Tag
 from autotune.target import Target
 

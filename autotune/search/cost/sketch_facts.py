@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.array_program import ArrayProgram, Columns, Trace, Untraceable
 from autotune.search.cost.amounts import Array
 from autotune.search.cost.analysis import Analysis, Population
-from autotune.search.cost.array_program import ArrayProgram, Columns, Trace, Untraceable
 from autotune.search.cost.features import features_of, log2_seconds
 from autotune.search.space import Rows, Sketch, first_of_each
 from autotune.target import Target

@@ -1,4 +1,4 @@
-"""⑥ Array programs: what a function does with its arrays, recorded once, executed without Python.
+"""Floor 0: array programs: what a function does with arrays, recorded once, run without Python.
 
     trace = Trace(n)
     found = function({"i.tile": trace.input("i.tile", [4, 8, …]), …})     # arrays of shape [n]
