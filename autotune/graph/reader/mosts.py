@@ -67,7 +67,8 @@ def open_dimensions(model: ModelProto) -> dict[str, OpenDimension]:
 def _cells(model: ModelProto) -> int:
     """How many cells of recurrent operators a step of all of them has."""
     nodes = [n for n in model.graph.node if n.op_type in _CELLS]
-    return len(nodes) + sum(a.s == b"bidirectional" for n in nodes for a in n.attribute)
+    both = [n for n in nodes if any(a.s == b"bidirectional" for a in n.attribute)]
+    return len(nodes) + len(both)
 
 
 def strides(model: ModelProto) -> list[int]:
