@@ -28,7 +28,10 @@ _GOOD = ("ok", "slower")
 
 
 def tables(rows: Sequence[Row]) -> Iterator[str]:
-    """Outcomes by version, what changed with the last one, and what is not compiled."""
+    """Outcomes by version, what changed with the last one, and what is not compiled.
+
+    Each file by the last version that tried it: a run of a few files says nothing of the others.
+    """
     if not rows:
         yield "Nothing is measured yet."
         return
@@ -37,17 +40,19 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
     heads = ["version", "files", *kinds, "mean ratio"]
     yield markdown(heads, [_counts(version, kept, kinds) for version, kept in found.items()])
     *before, last = found.values()
+    earlier = {key: row for kept in before for key, row in kept.items()}
+    known = dict(sorted((earlier | last).items()))
     if before:
         yield "## What changed"
-        yield _changes(before[-1], last)
+        yield _changes(earlier, last)
     yield "## Not compiled, or slower"
-    bad = [[*key, row["outcome"], row["text"] or row["ratio"]] for key, row in last.items()
+    bad = [[*key, row["outcome"], row["text"] or row["ratio"]] for key, row in known.items()
            if row["outcome"] != "ok"]  # fmt: skip
     yield markdown(["package", "file", "outcome", "why, or ratio"], bad) if bad else "None."
     yield "## All files"
-    heads = ["package", "file", "outcome", "compile s", "error", "ratio"]
-    keys = ("outcome", "compile_s", "error", "ratio")
-    yield markdown(heads, [[*key, *(row[k] for k in keys)] for key, row in last.items()])
+    heads = ["package", "file", "version", "outcome", "compile s", "error", "ratio"]
+    keys = ("version", "outcome", "compile_s", "error", "ratio")
+    yield markdown(heads, [[*key, *(row[k] for k in keys)] for key, row in known.items()])
 
 
 def _versions(rows: Sequence[Row]) -> list[str]:
@@ -69,7 +74,7 @@ def _counts(version: str, kept: dict[tuple[str, str], Row], kinds: Sequence[str]
 
 
 def _changes(old: dict[tuple[str, str], Row], new: dict[tuple[str, str], Row]) -> str:
-    """Files that both versions have and that one of them alone compiles; empty where none."""
+    """Files of both, that one of them alone compiles; and how many are as before."""
     both = [key for key in new if key in old]
     changed = [
         [*key, old[key]["outcome"], new[key]["outcome"], new[key]["text"]]

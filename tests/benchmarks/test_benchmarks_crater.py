@@ -89,3 +89,14 @@ def test_the_page_says_what_a_version_lost_and_won() -> None:
     assert "| p | b | refused | ok |  |" in changed
     assert "| p | c" not in changed
     assert "1 end as before." in changed
+
+
+def test_a_file_that_the_last_version_did_not_try_stays_on_the_page() -> None:
+    old = [row("1", "a", "lost"), row("1", "b", "ok", "0.50"), row("1", "c", "refused")]
+    text = "\n".join(tables([*old, row("2", "c", "ok", "0.25")]))
+    bad, every = text.partition("## Not compiled")[2].split("## All files")
+    assert "| p | a | lost |" in bad
+    assert "| p | c |" not in bad
+    for file, version in zip("abc", "112", strict=True):
+        assert f"| p | {file} | {version} |" in every
+    assert every.count("| p |") == 3
