@@ -98,9 +98,7 @@ class Drafts:
     def drafts(self, dags: Sequence[ComputeDAG], tell: OnProgress) -> list[Draft]:
         """`of`, with the origins of the candidates."""
         forms = [form_of(dag) for dag in dags]
-        own = [candidate_key(d, self.target, self.n_threads, self.max_error) for d in dags]
-        follows = self._follows(dags, forms, own)
-        keys = _keys(own, follows)
+        follows, keys = self._follows(dags, forms)
         measured = self._measured(forms)
         found: dict[int, Draft] = {}
         for n, form in enumerate(forms):
@@ -126,9 +124,7 @@ class Drafts:
     def untuned(self, dag: ComputeDAG, dags: Sequence[ComputeDAG]) -> Candidate:
         """The default of one of the tasks of a network of which nothing is known."""
         forms = [form_of(one) for one in dags]
-        own = [candidate_key(d, self.target, self.n_threads, self.max_error) for d in dags]
-        follows = self._follows(dags, forms, own)
-        keys = _keys(own, follows)
+        follows, keys = self._follows(dags, forms)
 
         def sought(n: int) -> Draft:
             kept = self._kept(keys[n])
@@ -160,20 +156,23 @@ class Drafts:
         return Chosen(self.store, self.target, self.n_threads, self.max_error)
 
     def _follows(
-        self, dags: Sequence[ComputeDAG], forms: Sequence[Skeleton], own: Sequence[str]
-    ) -> list[int]:
-        """For each task the one whose structures it looks at, or itself; `own`: their keys.
+        self, dags: Sequence[ComputeDAG], forms: Sequence[Skeleton]
+    ) -> tuple[list[int], list[str]]:
+        """For each task the one whose structures it looks at, or itself; and digests of all that
+        the candidates depend on.
 
         Of tasks with the same structures: that of its form which `_leaders` names; for this one,
         the same among those with its sums, whatever is done with these.
         """
+        own = [candidate_key(d, self.target, self.n_threads, self.max_error) for d in dags]
         of_one, keys = partial(_structures, target=self.target), [key_of("names", k) for k in own]
         names = cached_map(of_one, dags, keys, self.store, str.encode, bytes.decode)
         firsts = _leaders(dags, [f.text + n for f, n in zip(forms, names, strict=True)])
         heads = sorted(set(firsts))
         sums = [sums_of(dags[n]) + names[n] for n in heads]
         chiefs = dict(zip(heads, _leaders([dags[n] for n in heads], sums), strict=True))
-        return [heads[chiefs[n]] if first == n else first for n, first in enumerate(firsts)]
+        follows = [heads[chiefs[n]] if first == n else first for n, first in enumerate(firsts)]
+        return follows, _keys(own, follows)
 
     def _kept(self, key: str) -> Draft | None:
         content = self.store.get(key) if self.store else None

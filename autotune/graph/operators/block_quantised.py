@@ -243,8 +243,8 @@ def _gather(rw: Rewriter) -> None:
     extents = tuple(-(-n // block) if d == along else n for d, n in enumerate(whole))
     if scale.shape != extents or (zeros is not None and zeros.shape != extents):
         raise malformed(rw.node, f"scales or zero points are not of shape {extents}")
-    signed = [a for a in (None if n_packed > 1 else q, zeros) if a is not None]
-    low = min((int(a.min(initial=0)) for a in signed), default=0)
+    kept = [a for a in (q, zeros) if a is not None]
+    low = 0 if n_packed > 1 else min(int(a.min(initial=0)) for a in kept)
     zero -= low
     is_packed = bits <= 4 and whole[-1] % 2 == 0 and axis != q.ndim - 1
     attrs = {"axis": axis, "along": along, "block": block, "zero": zero, "is_packed": is_packed}
