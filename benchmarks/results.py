@@ -530,7 +530,9 @@ mistral.rs 0.9.5 (Q4_0, the wheel of PyPI, which takes one request at a time fro
 is its first one). Of autotune, texts share what they begin with, as with a system prompt. Its rows
 are of several artifacts of machine G: prompts of 1,024 and more of one without steps of several
 sessions, streams of one with scores of all tokens, 4,064 of one of before decision
-[0178](../decisions/0178-filled-places-are-a-length.md).
+[0178](../decisions/0178-filled-places-are-a-length.md). On machine S eight layers and 32,000
+tokens: medians of three processes, in turns with llama.cpp; of onnxruntime-genai behind 1,024 the
+better ones of two.
 
     python -m benchmarks.serving RUNTIME MODEL --machine NAME --past 1024 --threads 2
 """,
