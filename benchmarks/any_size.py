@@ -26,7 +26,7 @@ import numpy as np
 import onnx
 
 import autotune
-from autotune.cli.options import COUNT
+from autotune.cli.option_types import COUNT
 from autotune.extent import Length
 from autotune.network.bench.bench import interleave
 from autotune.network.check.differences import max_error

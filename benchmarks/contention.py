@@ -32,7 +32,7 @@ import click
 import numpy as np
 import onnx
 
-from autotune.cli.options import DURATION
+from autotune.cli.option_types import DURATION
 from autotune.machine import usable_cpus
 from autotune.network.bench.bench import percentile
 from benchmarks import memory, models, sparse

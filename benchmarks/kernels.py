@@ -36,7 +36,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from autotune.cli.options import COUNT
+from autotune.cli.option_types import COUNT
 from autotune.graph.network import Network
 from autotune.measure.build import build_program
 from autotune.measure.local import local_measurer

@@ -23,7 +23,7 @@ import onnx.helper as oh
 from onnx import NodeProto, TensorProto, numpy_helper
 
 import autotune
-from autotune.cli.options import COUNT
+from autotune.cli.option_types import COUNT
 from autotune.network.bench.bench import interleave
 from autotune.network.runtime.loading import model_of
 from benchmarks.results import FOLDER, append_row

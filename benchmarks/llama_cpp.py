@@ -23,7 +23,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.cli.options import COUNT
+from autotune.cli.option_types import COUNT
 from benchmarks.results import append_row
 from benchmarks.tokens import FIELDS, FILE
 

@@ -34,7 +34,7 @@ from onnx import helper, numpy_helper
 
 import autotune
 from autotune import te
-from autotune.cli.options import COUNT, DURATION
+from autotune.cli.option_types import COUNT, DURATION
 from autotune.dtypes import DTYPES
 from autotune.measure.timing.peak import form_peaks, measure_peaks, stay_cached
 from autotune.network.bench.bench import BenchResult, bench

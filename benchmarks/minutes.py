@@ -17,7 +17,7 @@ import click
 
 import autotune
 from autotune.api.tune.in_turns import compare_in_turns
-from autotune.cli.options import COUNT, DURATION
+from autotune.cli.option_types import COUNT, DURATION
 from autotune.tuner import DefaultsMeasured, Event, NetworkChosen, Outlook, SessionStarted
 from benchmarks.models import NAMES, lacks_weights, model_file
 from benchmarks.results import FOLDER, append_row, read_rows

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import click
 
-from autotune.cli.options import COUNT, DURATION
+from autotune.cli.option_types import COUNT, DURATION
 from autotune.errors import AutotuneError
 from autotune.records import Log, read_log
 from autotune.tuner import spent

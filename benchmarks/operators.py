@@ -20,7 +20,7 @@ import click
 import onnx
 
 import autotune
-from autotune.cli.options import COUNT, DURATION
+from autotune.cli.option_types import COUNT, DURATION
 from autotune.network.bench.bench import BenchResult, bench
 from autotune.network.runtime.baselines import Runner, baseline
 from autotune.network.runtime.runtime import Model as Compiled

@@ -26,7 +26,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 import autotune
-from autotune.cli.options import COUNT
+from autotune.cli.option_types import COUNT
 from autotune.network.bench.bench import PAUSE_S
 from benchmarks.results import FOLDER, append_row
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from autotune.cli.options import COUNT
+from autotune.cli.option_types import COUNT
 from autotune.config import TuneConfig
 from autotune.records import read_log
 from benchmarks.models import NAMES, model_file

@@ -26,7 +26,7 @@ import numpy as np
 from autotune.api.bindings import Variant
 from autotune.api.tune.machines import local_target
 from autotune.api.tune.tuning import measure_options, network_workloads, new_header
-from autotune.cli.options import COUNT
+from autotune.cli.option_types import COUNT
 from autotune.config import TuneConfig
 from autotune.measure.build import build_program
 from autotune.measure.local import local_measurer

@@ -26,7 +26,7 @@ import onnx
 from numpy.typing import NDArray
 
 import autotune
-from autotune.cli.options import COUNT, DURATION
+from autotune.cli.option_types import COUNT, DURATION
 from autotune.network.bench.bench import interleave
 from autotune.network.check.differences import max_error
 from autotune.network.runtime.baselines import baseline

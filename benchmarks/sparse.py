@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 import autotune
-from autotune.cli.options import COUNT, DURATION
+from autotune.cli.option_types import COUNT, DURATION
 from autotune.network.bench.bench import interleave
 from autotune.network.runtime.runtime import random_inputs
 from benchmarks.results import FOLDER, append_row, read_rows

@@ -23,7 +23,7 @@ import numpy as np
 
 from autotune.api.tune.model import tune_network
 from autotune.api.tune.tuning import measure_options
-from autotune.cli.options import COUNT
+from autotune.cli.option_types import COUNT
 from autotune.config import TuneConfig
 from autotune.graph.network import Network
 from autotune.measure.build import build_program

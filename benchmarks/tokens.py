@@ -23,7 +23,7 @@ import click
 import numpy as np
 
 import autotune
-from autotune.cli.options import COUNT
+from autotune.cli.option_types import COUNT
 from benchmarks.results import FOLDER, append_row
 
 FILE = FOLDER / "tokens.csv"

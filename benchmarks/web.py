@@ -34,7 +34,7 @@ from typing import Any
 import click
 
 import autotune
-from autotune.cli.options import DURATION
+from autotune.cli.option_types import DURATION
 from autotune.network.runtime.runtime import random_inputs
 from autotune.records import read_log
 from autotune.tuner import spent

@@ -13,7 +13,6 @@ from autotune.te.expr import (
     compare,
     div,
     f32,
-    identity,
     idx,
     maximum,
     mul,
@@ -21,6 +20,7 @@ from autotune.te.expr import (
     sub,
 )
 from autotune.te.expr import add as plus
+from autotune.te.reductions import identity
 
 NUMBER = "n"
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from autotune.calls import checked
 from autotune.records import read_log
-from autotune.reporting.figures import SearchFigures, compared, figures_of
+from autotune.reporting.comparison import compared
+from autotune.reporting.figures import SearchFigures, figures_of
 from autotune.reporting.report import SearchReport
 from autotune.units import format_shapes
 

@@ -31,12 +31,8 @@ from autotune.cli.console import (
     stage,
 )
 from autotune.cli.models import say_random_weights
+from autotune.cli.option_types import DURATION, FILE, THREADS, Names, Parsed
 from autotune.cli.options import (
-    DURATION,
-    FILE,
-    THREADS,
-    Names,
-    Parsed,
     force_option,
     format_option,
     input_option,

@@ -19,10 +19,8 @@ from autotune.cli.console import (
     stage,
 )
 from autotune.cli.models import read_workload
+from autotune.cli.option_types import FILE, THREADS, TIMES
 from autotune.cli.options import (
-    FILE,
-    THREADS,
-    TIMES,
     args_option,
     cache_option,
     check_input_option,

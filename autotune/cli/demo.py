@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from autotune.cli.console import common_options, invocation, put, say
-from autotune.cli.options import DURATION, FILE
+from autotune.cli.option_types import DURATION, FILE
 from autotune.errors import UsageError
 from autotune.file_kinds import LOG, require_kind
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from autotune.cli.console import common_options, put, put_json, put_path, say, say_note
-from autotune.cli.options import FILE, force_option, format_option
+from autotune.cli.option_types import FILE
+from autotune.cli.options import force_option, format_option
 from autotune.errors import LogMismatch, UsageError
 from autotune.file_kinds import LOG
 from autotune.files import require_place, same_file

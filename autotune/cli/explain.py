@@ -9,7 +9,8 @@ import click
 
 from autotune.cli.console import columns, common_options, put, put_json, say_note
 from autotune.cli.models import find_task
-from autotune.cli.options import FILE, Parsed, format_option
+from autotune.cli.option_types import FILE, Parsed
+from autotune.cli.options import format_option
 from autotune.cli.stages import STAGES, loopir_text
 from autotune.errors import LogMismatch, UsageError
 from autotune.te.at_numbers import usual

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from autotune.cli.console import common_options, put_json, put_path, say
-from autotune.cli.options import FILE, force_option, format_option
+from autotune.cli.option_types import FILE
+from autotune.cli.options import force_option, format_option
 from autotune.units import format_bytes
 
 

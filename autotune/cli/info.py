@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.console import common_options, counting, put, put_json
-from autotune.cli.options import FILE, TargetName, format_option
+from autotune.cli.option_types import FILE, TargetName
+from autotune.cli.options import format_option
 from autotune.units import counted, format_bytes
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import click
 
 from autotune.cli.console import columns, common_options, put, put_json
 from autotune.cli.models import find_task
-from autotune.cli.options import FILE, format_option
+from autotune.cli.option_types import FILE
+from autotune.cli.options import format_option
 from autotune.errors import LogMismatch, UsageError
 from autotune.te.at_numbers import usual
 from autotune.units import format_seconds, gflops

@@ -16,7 +16,8 @@ from autotune.cli.console import (
     say_late_note,
     say_note,
 )
-from autotune.cli.options import FILE, THREADS, force_option, format_option, shape_options
+from autotune.cli.option_types import FILE, THREADS
+from autotune.cli.options import force_option, format_option, shape_options
 from autotune.codec import to_json
 from autotune.config import AUTO_MAX_ERROR, LEAST_AGREEMENT
 from autotune.file_kinds import QUANTISED

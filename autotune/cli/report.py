@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli.console import common_options, json_text, put, put_path, say_late_note
-from autotune.cli.options import FILE, force_option
+from autotune.cli.option_types import FILE
+from autotune.cli.options import force_option
 
 if TYPE_CHECKING:
     from autotune.reporting.report import SearchReport

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from autotune.cli.console import common_options, say, say_note, stage
+from autotune.cli.option_types import FILE
 from autotune.cli.options import (
-    FILE,
     compare_option,
     events_option,
     format_option,

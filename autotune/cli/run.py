@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from autotune.cli.arrays import Arrays, largest_inputs, read_inputs, write_npz
 from autotune.cli.console import columns, common_options, put, put_json, put_path, say, say_note
 from autotune.cli.models import say_random_weights
-from autotune.cli.options import FILE, THREADS, force_option, format_option, input_option
+from autotune.cli.option_types import FILE, THREADS
+from autotune.cli.options import force_option, format_option, input_option
 from autotune.file_kinds import ARRAYS
 from autotune.files import require_place
 from autotune.units import counted, format_shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from autotune.cli.console import common_options, put, put_json
-from autotune.cli.options import Names
+from autotune.cli.option_types import Names
 
 
 @click.command("schema")

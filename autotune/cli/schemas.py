@@ -17,7 +17,8 @@ from autotune.measure.timing.noise import Noise
 from autotune.network.bench.gate import Outcome
 from autotune.network.quantise.likeness import Likeness
 from autotune.records import InTurns
-from autotune.reporting.figures import SearchComparison, SearchFigures
+from autotune.reporting.comparison import SearchComparison
+from autotune.reporting.figures import SearchFigures
 from autotune.result import MeasureResult
 from autotune.target import Target
 from autotune.tuner import Event, OfTarget, Outlook

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli.console import columns, common_options, put, put_json, say, say_note
-from autotune.cli.options import DURATION, format_option
+from autotune.cli.option_types import DURATION
+from autotune.cli.options import format_option
 from autotune.errors import StoreError, UsageError
 from autotune.units import counted, format_seconds
 

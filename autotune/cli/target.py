@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli.console import columns, common_options, put, put_json, put_path
-from autotune.cli.options import FILE, TargetName, force_option, format_option
+from autotune.cli.option_types import FILE, TargetName
+from autotune.cli.options import force_option, format_option
 from autotune.errors import UsageError
 from autotune.file_kinds import CPU
 from autotune.files import replacing, require_place

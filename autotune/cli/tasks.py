@@ -11,8 +11,8 @@ import click
 from autotune.api.sources import model_path
 from autotune.cli.console import columns, common_options, put, put_json, say_note
 from autotune.cli.models import read_workload, say_random_weights
+from autotune.cli.option_types import FILE
 from autotune.cli.options import (
-    FILE,
     args_option,
     fallback_option,
     operators_option,

@@ -19,11 +19,8 @@ from autotune.cli.console import (
     say_note,
     stage,
 )
+from autotune.cli.option_types import FILE, SEED, THREADS, Preset
 from autotune.cli.options import (
-    FILE,
-    SEED,
-    THREADS,
-    Preset,
     args_option,
     compare_option,
     environment_of,

@@ -9,7 +9,8 @@ import threading
 import click
 
 from autotune.cli.console import common_options, say, say_note
-from autotune.cli.options import THREADS, runner_option, target_option
+from autotune.cli.option_types import THREADS
+from autotune.cli.options import runner_option, target_option
 from autotune.errors import ExitCode
 from autotune.units import counted
 

@@ -11,20 +11,19 @@ from autotune.loopir.nodes import Body, If, Let, Store
 from autotune.schedule.state import Iterator
 from autotune.te.arith import simplify
 from autotune.te.expr import (
-    REDUCE_BINARY,
     Const,
     Expr,
     Load,
     Reduce,
     Tensor,
     binary,
-    identity,
     idx,
     maximum,
     minimum,
     substitute,
     variables,
 )
+from autotune.te.reductions import REDUCE_BINARY, identity
 from autotune.te.routes import Route
 
 Emit = Callable[[Instance, Ranges], Body]

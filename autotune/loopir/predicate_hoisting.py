@@ -19,7 +19,6 @@ from autotune.loopir.lowering import Lowering, map_accumulations
 from autotune.loopir.nodes import For, If, Program, Stmt, Store
 from autotune.loopir.visitor import rewrite_exprs, statements
 from autotune.te.expr import (
-    REDUCE_BINARY,
     Binary,
     Cast,
     Expr,
@@ -28,7 +27,6 @@ from autotune.te.expr import (
     both,
     conjuncts,
     dtype_of,
-    identity,
     idx,
     is_guard,
     map_expr,
@@ -36,6 +34,7 @@ from autotune.te.expr import (
     variables,
 )
 from autotune.te.prefixes import is_prefix, limit_of, prefixes
+from autotune.te.reductions import REDUCE_BINARY, identity
 
 Conditions = frozenset[Expr]
 

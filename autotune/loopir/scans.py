@@ -18,7 +18,6 @@ from autotune.loopir.nodes import Alloc, Body, Buffer, For, Let, Stmt, Store
 from autotune.loopir.visitor import rewrite_exprs
 from autotune.te.arith import linear
 from autotune.te.expr import (
-    REDUCE_BINARY,
     Binary,
     Const,
     Expr,
@@ -28,7 +27,6 @@ from autotune.te.expr import (
     add,
     binary,
     floordiv,
-    identity,
     idx,
     loads,
     map_expr,
@@ -39,6 +37,7 @@ from autotune.te.expr import (
     substitute,
     variables,
 )
+from autotune.te.reductions import REDUCE_BINARY, identity
 
 LANES = 16
 """Partial results: vectors of more or fewer lanes are made of them."""

@@ -8,80 +8,24 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, starmap
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
-from autotune.brief import brief
 from autotune.codec import BAD
 from autotune.display.view import stop_text
 from autotune.measure.timing.noise import Noise
 from autotune.network.bench.profile import SLOW_RATIO, NetworkProfile
 from autotune.records import InTurns
 from autotune.reporting import plots
-from autotune.reporting.figures import SearchComparison, SearchFigures, TaskFigures
+from autotune.reporting.blocks import Block, Chapter, Listing, Paragraph, Picture, Sheet
+from autotune.reporting.comparison import SearchComparison
+from autotune.reporting.figures import SearchFigures, TaskFigures
 from autotune.tuner import Resource, TaskStop
 from autotune.units import counted, format_duration, format_flops, format_seconds
 
 _HEAVIEST = 12
 """Tasks that are plotted one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Paragraph:
-    """Running text."""
-
-    text: str
-
-
-@brief
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A table. `numbers`: the columns that are aligned at their right edge.
-
-    `is_detail`: it says in numbers what a plot shows, and may be folded away.
-    """
-
-    caption: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: frozenset[str] = frozenset()
-    is_detail: bool = False
-
-
-@brief
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A plot, as a specification of Vega-Lite, and its figures in words. `key`: how to read it."""
-
-    title: str
-    text: str
-    spec: dict[str, Any]
-    key: str = ""
-
-
-@brief
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A text of a program. `is_open`: not folded away. `task`: which tables name and link to."""
-
-    title: str
-    text: str
-    is_open: bool = False
-    task: int | None = None
-
-
-Block: TypeAlias = Paragraph | Sheet | Picture | Listing
-
-
-@brief
-@dataclass(frozen=True, slots=True)
-class Chapter:
-    """A part of a report under a heading."""
-
-    title: str
-    blocks: tuple[Block, ...]
 
 
 def document(

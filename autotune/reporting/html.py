@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from importlib.resources import files
 
-from autotune.reporting.document import Block, Chapter, Listing, Paragraph, Picture, Sheet
+from autotune.reporting.blocks import Block, Chapter, Listing, Paragraph, Picture, Sheet
 from autotune.reporting.drawing import Drawings, drawings, has_plots
 from autotune.reporting.printing import printable
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from autotune.reporting.document import Block, Chapter, Listing, Paragraph, Picture, Sheet
+from autotune.reporting.blocks import Block, Chapter, Listing, Paragraph, Picture, Sheet
 from autotune.reporting.printing import printable
 
 _MOST_ROWS = 40

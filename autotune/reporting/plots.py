@@ -11,12 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from autotune.reporting.figures import (
-    CallFigures,
-    SearchComparison,
-    SearchFigures,
-    TaskFigures,
-)
+from autotune.reporting.comparison import SearchComparison
+from autotune.reporting.figures import CallFigures, SearchFigures, TaskFigures
 
 Spec: TypeAlias = dict[str, Any]
 

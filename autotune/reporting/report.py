@@ -10,8 +10,10 @@ from autotune.brief import brief
 from autotune.codec import to_json
 from autotune.network.bench.profile import NetworkProfile
 from autotune.reporting import html
-from autotune.reporting.document import Chapter, document
-from autotune.reporting.figures import SearchComparison, SearchFigures
+from autotune.reporting.blocks import Chapter
+from autotune.reporting.comparison import SearchComparison
+from autotune.reporting.document import document
+from autotune.reporting.figures import SearchFigures
 from autotune.reporting.markdown import markdown
 
 

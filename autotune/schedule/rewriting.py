@@ -37,7 +37,6 @@ from autotune.te.expr import (
     cast,
     compare,
     floordiv,
-    identity,
     idx,
     map_expr,
     minimum,
@@ -49,6 +48,7 @@ from autotune.te.expr import (
 )
 from autotune.te.numbers import is_number
 from autotune.te.products import products_of
+from autotune.te.reductions import identity
 
 
 @lru_cache(maxsize=256)

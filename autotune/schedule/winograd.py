@@ -39,13 +39,13 @@ from autotune.te.expr import (
     cast,
     compare,
     floordiv,
-    identity,
     idx,
     mod,
     mul,
     select,
     variables,
 )
+from autotune.te.reductions import identity
 
 _WIDE = "float32"
 """The type of sums, and of the constants of the transforms."""

@@ -30,11 +30,11 @@ from autotune.te.expr import (
     Var,
     conjuncts,
     dtype_of,
-    identity,
     loads,
     map_expr,
     variables,
 )
+from autotune.te.reductions import identity
 
 Numbers: TypeAlias = Mapping[str, int]
 """Values of numbers by the name of the placeholder."""

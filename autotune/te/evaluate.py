@@ -21,7 +21,6 @@ from autotune.dtypes import DTYPES, dtype_of_array
 from autotune.te.arith import linear, simplify
 from autotune.te.dag import Compute, ComputeDAG, compute
 from autotune.te.expr import (
-    REDUCE_BINARY,
     Axis,
     Binary,
     Call,
@@ -37,7 +36,6 @@ from autotune.te.expr import (
     compare,
     dtype_of,
     f32,
-    identity,
     idx,
     loads,
     maximum,
@@ -48,6 +46,7 @@ from autotune.te.expr import (
 )
 from autotune.te.integers import INTEGER_OPS
 from autotune.te.intrinsics import INTRINSICS
+from autotune.te.reductions import REDUCE_BINARY, identity
 
 Array = NDArray[Any]
 Env = dict[str, Array]

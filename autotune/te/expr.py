@@ -24,6 +24,7 @@ An index may hold Loads (of tensors of indices); its author keeps it within boun
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +38,16 @@ INDEX = "int64"
 BOOL = "bool"
 
 
+def _operator(op: str, is_reflected: bool = False) -> Callable[[PythonOperators, Value], Expr]:
+    if is_reflected:
+        return lambda own, other: binary(op, *_operands(other, own))
+    return lambda own, other: binary(op, *_operands(own, other))
+
+
+def _comparison(op: str) -> Callable[[PythonOperators, Value], Expr]:
+    return lambda own, other: compare(op, *_operands(own, other))
+
+
 class PythonOperators:
     """Python's operators on nodes and axes: `i * 2 + 1`, `x[i] / total[()]`, `(i < 3) & inside`.
 
@@ -46,53 +57,14 @@ class PythonOperators:
 
     __slots__ = ()
 
-    def __add__(self, other: Value) -> Expr:
-        return _apply("add", self, other)
-
-    def __radd__(self, other: Value) -> Expr:
-        return _apply("add", other, self)
-
-    def __sub__(self, other: Value) -> Expr:
-        return _apply("sub", self, other)
-
-    def __rsub__(self, other: Value) -> Expr:
-        return _apply("sub", other, self)
-
-    def __mul__(self, other: Value) -> Expr:
-        return _apply("mul", self, other)
-
-    def __rmul__(self, other: Value) -> Expr:
-        return _apply("mul", other, self)
-
-    def __truediv__(self, other: Value) -> Expr:
-        return _apply("div", self, other)
-
-    def __rtruediv__(self, other: Value) -> Expr:
-        return _apply("div", other, self)
-
-    def __floordiv__(self, other: Value) -> Expr:
-        return _apply("floordiv", self, other)
-
-    def __mod__(self, other: Value) -> Expr:
-        return _apply("mod", self, other)
-
-    def __lt__(self, other: Value) -> Expr:
-        return compare("lt", *_operands(self, other))
-
-    def __le__(self, other: Value) -> Expr:
-        return compare("le", *_operands(self, other))
-
-    def __gt__(self, other: Value) -> Expr:
-        return compare("gt", *_operands(self, other))
-
-    def __ge__(self, other: Value) -> Expr:
-        return compare("ge", *_operands(self, other))
-
-    def __and__(self, other: Value) -> Expr:
-        return _apply("and", self, other)
-
-    def __or__(self, other: Value) -> Expr:
-        return _apply("or", self, other)
+    __add__, __radd__ = _operator("add"), _operator("add", True)
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", True)
+    __mul__, __rmul__ = _operator("mul"), _operator("mul", True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", True)
+    __floordiv__, __mod__ = _operator("floordiv"), _operator("mod")
+    __and__, __or__ = _operator("and"), _operator("or")
+    __lt__, __le__ = _comparison("lt"), _comparison("le")
+    __gt__, __ge__ = _comparison("gt"), _comparison("ge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,23 +191,6 @@ Expr: TypeAlias = Const | Var | Binary | Compare | Call | Select | Cast | Load |
 Value: TypeAlias = PythonOperators | float
 """An expression, an axis, or a number."""
 
-_IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "bitor": 0.0}
-REDUCE_BINARY = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-REDUCE_BINARY |= {"bitand": "bitand", "bitor": "bitor"}
-BITWISE = frozenset(("bitand", "bitor"))
-"""Reductions of integers alone, bit by bit."""
-
-
-def identity(reduce_op: str, dtype: str = "float32") -> Const:
-    """The neutral element of a reduction; for integers the bounds of `dtype` where it has any."""
-    record = DTYPES[dtype]
-    if reduce_op == "bitand":  # all bits
-        return Const(record.literal(record.high if record.is_unsigned else -1), dtype)
-    value = _IDENTITY[reduce_op]
-    if record.is_float or math.isfinite(value):
-        return Const(record.literal(value), dtype)
-    return Const(record.literal(record.low if value < 0 else record.high), dtype)
-
 
 def as_index(x: object) -> Expr:
     """Turn an int, an Axis or an expression into an index expression."""
@@ -323,15 +278,6 @@ def is_guard(e: Expr) -> bool:
     Where data decide, both sides are inside their tensors and are read, in whole vectors and once.
     """
     return isinstance(e, Select) and not loads(e.cond)
-
-
-_MAX_QUARTERS = 32
-
-
-def quarters_of(y: float) -> int | None:
-    """4·|y| where a power of y takes a few products and square roots, else None."""
-    quarters = abs(4 * y)
-    return int(quarters) if quarters <= _MAX_QUARTERS and quarters == int(quarters) else None
 
 
 def conjuncts(cond: Expr) -> frozenset[Expr]:
@@ -429,10 +375,6 @@ def maximum(a: Expr, b: Expr) -> Expr:
     return binary("max", a, b)
 
 
-def _apply(op: str, a: Value, b: Value) -> Expr:
-    return binary(op, *_operands(a, b))
-
-
 def _operands(a: Value, b: Value) -> tuple[Expr, Expr]:
     """Two operands of one type: a number has that of the other one."""
     if isinstance(a, PythonOperators):
@@ -517,11 +459,8 @@ def _simplify_index(op: str, a: Expr, b: Expr) -> Expr:
 
 def _simplify_bool(op: str, a: Expr, b: Expr) -> Expr:
     for x, y in ((a, b), (b, a)):
-        if isinstance(x, Const):
-            if op == "and":
-                return y if x.value else x
-            if op == "or":
-                return x if x.value else y
+        if isinstance(x, Const) and op in ("and", "or"):
+            return y if bool(x.value) is (op == "and") else x
     return Binary(op, a, b)
 
 
@@ -536,14 +475,7 @@ _FOLD: dict[str, Callable[[float, float], float]] = {
     "and": lambda a, b: bool(a and b),
     "or": lambda a, b: bool(a or b),
 }
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-}
+_COMPARE = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
 _EXPR_TYPES = Const | Var | Binary | Compare | Call | Select | Cast | Load | Reduce
 _CHILDREN: dict[type, Callable[..., tuple[Expr, ...]]] = {
     Const: lambda e: (),

@@ -133,3 +133,12 @@ INTRINSICS: Mapping[str, Intrinsic] = {
     )
 }
 """All functions of one argument that a program can call, by name."""
+
+
+_MAX_QUARTERS = 32
+
+
+def quarters_of(y: float) -> int | None:
+    """4·|y| where a power of y takes a few products and square roots, else None."""
+    quarters = abs(4 * y)
+    return int(quarters) if quarters <= _MAX_QUARTERS and quarters == int(quarters) else None

@@ -28,7 +28,6 @@ from autotune.te.expr import (
     both,
     conjuncts,
     dtype_of,
-    identity,
     is_guard,
     loads,
     map_expr,
@@ -36,6 +35,7 @@ from autotune.te.expr import (
     select,
     variables,
 )
+from autotune.te.reductions import identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,7 @@ from typing import Any
 from autotune.dtypes import DTYPES
 from autotune.te.dag import Compute, ComputeDAG, Op
 from autotune.te.expr import (
-    BITWISE,
     INDEX,
-    REDUCE_BINARY,
     Axis,
     Call,
     Cast,
@@ -29,6 +27,7 @@ from autotune.te.expr import (
 )
 from autotune.te.intrinsics import INTRINSICS
 from autotune.te.numbers import follows_numbers
+from autotune.te.reductions import BITWISE, REDUCE_BINARY
 
 _MOST_ELEMENTS = 1 << 48
 

@@ -23,7 +23,6 @@ from autotune.dtypes import DTYPES, is_float
 from autotune.errors import DefinitionError
 from autotune.te.dag import Op, print_expr
 from autotune.te.expr import (
-    BITWISE,
     BOOL,
     INDEX,
     Axis,
@@ -43,6 +42,7 @@ from autotune.te.expr import (
     minimum,
 )
 from autotune.te.lengths import n_elements
+from autotune.te.reductions import BITWISE
 
 Number: TypeAlias = float | int | bool
 Operand: TypeAlias = "Expression | Number"

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.api.compile.compiling import compile as compile_model
-from autotune.cli.options import DURATION
+from autotune.cli.option_types import DURATION
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.runtime.runtime import Model, random_inputs
 from examples.network import network

@@ -26,13 +26,13 @@ from autotune.te.expr import (
     div,
     f32,
     floordiv,
-    identity,
     idx,
     maximum,
     mul,
     select,
     sub,
 )
+from autotune.te.reductions import identity
 
 Array = NDArray[Any]
 NAMES = ("m", "n")

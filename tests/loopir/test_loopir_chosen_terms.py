@@ -11,18 +11,8 @@ from autotune.loopir.lower import lower
 from autotune.loopir.nodes import Program
 from autotune.te.dag import Compute, ComputeDAG, placeholder
 from autotune.te.evaluate import evaluate
-from autotune.te.expr import (
-    INDEX,
-    Axis,
-    Const,
-    Expr,
-    Reduce,
-    Tensor,
-    both,
-    compare,
-    identity,
-    select,
-)
+from autotune.te.expr import INDEX, Axis, Const, Expr, Reduce, Tensor, both, compare, select
+from autotune.te.reductions import identity
 from tests.loopir.interp import interpret
 from tests.schedule.running import run_compiled
 from tests.targets import AVX2, AVX512

@@ -21,19 +21,8 @@ from autotune.search.sketch import generate_sketches
 from autotune.target import Target, parse_target, runs_here
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
-from autotune.te.expr import (
-    Axis,
-    Reduce,
-    Select,
-    add,
-    cast,
-    identity,
-    idx,
-    select,
-    sub,
-    variables,
-    walk,
-)
+from autotune.te.expr import Axis, Reduce, Select, add, cast, idx, select, sub, variables, walk
+from autotune.te.reductions import identity
 from tests.loopir.interp import interpret
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import attention_below, conv, inside, max_pool

@@ -16,7 +16,8 @@ import autotune
 from autotune.codec import from_json, to_json
 from autotune.errors import LogMismatch
 from autotune.records import write_log
-from autotune.reporting.figures import SearchFigures, compared, figures_of
+from autotune.reporting.comparison import compared
+from autotune.reporting.figures import SearchFigures, figures_of
 from autotune.reporting.report import SearchReport
 from autotune.target import Target
 from tests.reporting.small_log import SmallLog

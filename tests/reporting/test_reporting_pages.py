@@ -19,8 +19,9 @@ from autotune.errors import MissingDependency
 from autotune.network.bench.bench import BenchResult, Timing
 from autotune.records import write_log
 from autotune.reporting import plots
+from autotune.reporting.comparison import compared
 from autotune.reporting.drawing import drawings
-from autotune.reporting.figures import compared, figures_of
+from autotune.reporting.figures import figures_of
 from autotune.reporting.report import SearchReport
 from autotune.target import Target
 from tests.reporting.small_log import SmallLog

@@ -26,7 +26,6 @@ from autotune.te.expr import (
     div,
     f32,
     floordiv,
-    identity,
     idx,
     maximum,
     minimum,
@@ -35,6 +34,7 @@ from autotune.te.expr import (
     select,
     sub,
 )
+from autotune.te.reductions import identity
 
 
 def inside(e: Expr, n: int) -> Expr:

@@ -22,12 +22,12 @@ from autotune.te.expr import (
     add,
     compare,
     f32,
-    identity,
     idx,
     maximum,
     minimum,
     mul,
 )
+from autotune.te.reductions import identity
 from tests.schedule.running import assert_close, assert_computes
 
 pytestmark = pytest.mark.target

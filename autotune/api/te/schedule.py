@@ -104,7 +104,7 @@ class Schedule:
         return str(self._state)
 
     def _repr_html_(self) -> str:
-        from autotune.reporting.document import Listing
+        from autotune.reporting.blocks import Listing
         from autotune.reporting.html import fragment
 
         return fragment([Listing("Loops", str(self), True), Listing("Steps", self.python())])

@@ -68,7 +68,7 @@ class Best:
     sketch: str
 
     def _repr_html_(self) -> str:
-        from autotune.reporting.document import Listing, Sheet
+        from autotune.reporting.blocks import Listing, Sheet
         from autotune.reporting.html import fragment
 
         facts = (("Latency", format_seconds(self.latency_s)), ("Structure", self.sketch))
@@ -108,7 +108,8 @@ class Task(PublicNames):
         return cut(f"Task({self.name}, {self.key}, {counted(self.threads, 'thread')})")
 
     def _repr_html_(self) -> str:
-        from autotune.reporting.document import Block, Listing, Paragraph, search_blocks
+        from autotune.reporting.blocks import Block, Listing, Paragraph
+        from autotune.reporting.document import search_blocks
         from autotune.reporting.figures import figures_of
         from autotune.reporting.html import fragment
 
@@ -406,7 +407,7 @@ class TaskTiming:
         return self.gflops / self.peak_gflops if self.peak_gflops else 0.0
 
     def _repr_html_(self) -> str:
-        from autotune.reporting.document import Sheet
+        from autotune.reporting.blocks import Sheet
         from autotune.reporting.html import fragment
 
         data = self.timing.to_json()

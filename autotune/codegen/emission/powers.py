@@ -14,7 +14,7 @@ from functools import partial, reduce
 
 from autotune.codegen.emission.math import Math
 from autotune.codegen.emission.text import F32, F64, I32, I64, Value, constant
-from autotune.te.expr import quarters_of
+from autotune.te.intrinsics import quarters_of
 
 _LOG2: tuple[float, ...] = tuple(2 / math.log(2) / (2 * k + 1) for k in range(8, -1, -1))
 """log2((1 + s) / (1 - s)) / s in powers of s²; the next term is below 1e-16 for mantissas."""

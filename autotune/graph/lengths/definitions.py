@@ -43,7 +43,6 @@ from autotune.te.expr import (
     compare,
     dtype_of,
     floordiv,
-    identity,
     idx,
     loads,
     map_expr,
@@ -55,6 +54,7 @@ from autotune.te.expr import (
     variables,
 )
 from autotune.te.numbers import number_of, variable
+from autotune.te.reductions import identity
 
 _MOST_TRIED = 64
 """Ways of splitting the axes of one computation."""

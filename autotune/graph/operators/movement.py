@@ -28,15 +28,8 @@ from autotune.graph.operators.definition import (
 from autotune.graph.operators.moves import moved
 from autotune.graph.operators.windows import padded
 from autotune.graph.rewriter import Rewriter
-from autotune.te.expr import (
-    Expr,
-    Tensor,
-    compare,
-    identity,
-    idx,
-    minimum,
-    select,
-)
+from autotune.te.expr import Expr, Tensor, compare, idx, minimum, select
+from autotune.te.reductions import identity
 from autotune.units import format_shape
 
 

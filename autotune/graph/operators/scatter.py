@@ -29,7 +29,6 @@ from autotune.graph.operators.definition import (
 from autotune.graph.operators.gather import check_indices, chosen, extents_along, extents_nd
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (
-    REDUCE_BINARY,
     Axis,
     Const,
     Expr,
@@ -39,11 +38,11 @@ from autotune.te.expr import (
     both,
     cast,
     compare,
-    identity,
     idx,
     maximum,
     select,
 )
+from autotune.te.reductions import REDUCE_BINARY, identity
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 _PLACE = "int32"

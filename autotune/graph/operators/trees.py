@@ -46,10 +46,10 @@ from autotune.te.expr import (
     cast,
     compare,
     dtype_of,
-    identity,
     idx,
     select,
 )
+from autotune.te.reductions import identity
 
 WORD_BITS = 32
 """Leaves of a word."""

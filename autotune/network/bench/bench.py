@@ -165,7 +165,7 @@ class BenchResult(Comparison[Timing]):
         return cut(f"BenchResult({medians}{ratio})")
 
     def _repr_html_(self) -> str:
-        from autotune.reporting.document import Sheet
+        from autotune.reporting.blocks import Sheet
         from autotune.reporting.html import fragment
 
         head = ("", "median", "p95", "per second", "runs", "threads", "ratio")

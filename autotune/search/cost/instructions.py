@@ -22,11 +22,10 @@ from autotune.te.expr import (
     distinct,
     dtype_of,
     is_guard,
-    quarters_of,
     variables,
 )
 from autotune.te.integers import INTEGER_OPS
-from autotune.te.intrinsics import INTRINSICS
+from autotune.te.intrinsics import INTRINSICS, quarters_of
 
 _LOOKUPS = {"uint8": 4, "int32": 2}
 """Instructions that look up bytes in a table of all bytes, by 4 bits in one of 16 floats."""
