@@ -16,8 +16,9 @@ import click
 import numpy as np
 
 from autotune.api.bindings import Variant
+from autotune.api.tune.headers import network_workloads, new_header
 from autotune.api.tune.machines import local_target
-from autotune.api.tune.tuning import measure_options, network_workloads, new_header
+from autotune.api.tune.tuning import measure_options
 from autotune.config import TuneConfig
 from autotune.measure.build import build_program
 from autotune.measure.local import local_measurer

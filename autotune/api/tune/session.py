@@ -35,16 +35,11 @@ from autotune.api.request import Note, ResumeRequest, Source, TuneRequest, never
 from autotune.api.rules import rules_of
 from autotune.api.sources import model_bytes, model_path, random_weights_note
 from autotune.api.tune.comparable import is_comparable
+from autotune.api.tune.headers import network_workloads, new_header, next_header, require_tasks
 from autotune.api.tune.in_network import in_network
 from autotune.api.tune.machines import TunedMachine, fleet_device, machines_of, with_machine
 from autotune.api.tune.several import SeveralTunings
-from autotune.api.tune.tuning import (
-    Tuning,
-    network_workloads,
-    new_header,
-    next_header,
-    require_tasks,
-)
+from autotune.api.tune.tuning import Tuning
 from autotune.cache import told_store
 from autotune.config import AUTO, Resolved, TuneConfig, plain_precision, resolve
 from autotune.errors import LogMismatch, UsageError
