@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.tuner.book import Run
 from autotune.tuner.bound import Resource, arithmetic_s, binding, bound_s, dots_of, traffic
 from autotune.tuner.budget import Budget, Spent, StopReason, TaskStop, spent
 from autotune.tuner.events import (
@@ -39,7 +40,7 @@ from autotune.tuner.protocols import (
 )
 from autotune.tuner.replay import ReplayMeasurer
 from autotune.tuner.scheduler import Scheduler, TaskState
-from autotune.tuner.session import Run, Session
+from autotune.tuner.session import Session
 from autotune.tuner.task import TuningTask, logged_tasks, networks_of
 from autotune.tuner.totals import (
     CallTimes,

@@ -56,6 +56,12 @@ class Budget:
             return self
         return Budget(self.trials, self.time_s - network_s(self.time_s))
 
+    def left_for_network_s(self, elapsed_s: float) -> float:
+        """Seconds for the finalists in the compiled network, when the tasks have taken so many."""
+        if self.time_s is None:
+            return elapsed_s * NETWORK_TIME / (1 - NETWORK_TIME)
+        return min(network_s(self.time_s), self.time_s - elapsed_s)
+
     @property
     def of_search(self) -> Budget:
         """What is left of it for the search: the finalists are measured again at the end."""

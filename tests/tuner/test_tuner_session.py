@@ -288,13 +288,13 @@ def test_a_task_in_which_everything_fails_does_not_end_the_session(
 def test_what_comes_first_is_measured_first_and_once(harness: Callable[..., Harness]) -> None:
     h = harness(Budget(trials=8), sizes=(8,))
     steps = [(Parallel("c", i),) for i in (9, 7, 1)]
-    h.session.first = {h.keys[0]: [Candidate(s, "old") for s in steps]}
+    h.session.proposals.first = {h.keys[0]: [Candidate(s, "old") for s in steps]}
     list(h.session.events())
     assert isinstance(h.session.sink, ListSink)
     tried = [s.n for r in h.session.sink.records for s in r.steps]  # type: ignore[union-attr]
     assert tried == [9, 7, 1, 0, 2, 3, 4, 5]
     again = harness(Budget(trials=12), sizes=(8,))
-    again.session.first = h.session.first
+    again.session.proposals.first = h.session.proposals.first
     again.session.replay(Log(records=tuple(h.session.sink.records)))
     list(again.session.events())
     assert isinstance(again.session.sink, ListSink)
@@ -312,8 +312,8 @@ def tried(h: Harness) -> list[int]:
 
 def test_the_default_program_is_the_first_of_every_task(harness: Callable[..., Harness]) -> None:
     h = harness(Budget(trials=12))
-    h.session.default = default_of(7)
-    h.session.first = {h.keys[1]: [Candidate((Parallel("c", 9),), "old")]}
+    h.session.proposals.default = default_of(7)
+    h.session.proposals.first = {h.keys[1]: [Candidate((Parallel("c", 9),), "old")]}
     *_, last = h.session.events()
     assert tried(h) == [7, 9, 0, 1, 7, 0, 1, 2, 2, 3, 4, 5]
     assert isinstance(h.session.sink, ListSink)
@@ -330,7 +330,7 @@ def test_fewer_trials_than_candidates_go_to_the_default_programs(
     harness: Callable[..., Harness], n_trials: int
 ) -> None:
     h = harness(Budget(trials=n_trials), sizes=(8, 32, 16))
-    h.session.default = default_of(7)
+    h.session.proposals.default = default_of(7)
     *_, last = h.session.events()
     assert tried(h) == [7, 0][:n_trials]
     assert isinstance(last, SessionFinished)
@@ -345,11 +345,11 @@ def test_a_resumed_session_knows_the_default_programs(
     harness: Callable[..., Harness], n_before_kill: int
 ) -> None:
     whole = harness(Budget(trials=32))
-    whole.session.default = default_of(7)
+    whole.session.proposals.default = default_of(7)
     *_, reference = whole.session.events()
     assert isinstance(whole.session.sink, ListSink)
     again = harness(Budget(trials=32))
-    again.session.default = default_of(7)
+    again.session.proposals.default = default_of(7)
     again.session.replay(Log(records=tuple(whole.session.sink.records[:n_before_kill])))
     started, *_, last = again.session.events()
     assert tried(again) == tried(whole)[n_before_kill:]
@@ -367,7 +367,7 @@ def test_an_old_log_gets_its_default_programs_when_it_goes_on(
     list(old.session.events())
     assert isinstance(old.session.sink, ListSink)
     again = harness(Budget(trials=16))
-    again.session.default = default_of(7)
+    again.session.proposals.default = default_of(7)
     again.session.replay(Log(records=tuple(old.session.sink.records)))
     started, *_, last = again.session.events()
     assert tried(again).count(7) == 2
@@ -384,7 +384,7 @@ def test_an_old_log_that_holds_the_default_program_does_not_repeat_it(
     list(old.session.events())
     assert isinstance(old.session.sink, ListSink)
     again = harness(Budget(trials=12), sizes=(8,))
-    again.session.default = default_of(2)
+    again.session.proposals.default = default_of(2)
     again.session.replay(Log(records=tuple(old.session.sink.records)))
     *_, last = again.session.events()
     assert tried(again) == [8, 9, 10, 11]
@@ -396,7 +396,7 @@ def test_a_default_program_that_fails_is_compared_with_nothing(
     harness: Callable[..., Harness],
 ) -> None:
     h = harness(Budget(trials=8), sizes=(8,))
-    h.session.default = default_of(7)
+    h.session.proposals.default = default_of(7)
     h.measurer.curve = lambda i: FAILED if i == 7 else ok(1e-3 / (1 + i))
     *_, last = h.session.events()
     assert tried(h).count(7) == 1
@@ -409,7 +409,7 @@ def test_the_default_program_is_a_finalist_unless_it_is_far_slower(
 ) -> None:
     for factor, is_final in ((3.9, True), (4.1, False)):
         h = harness(Budget(trials=8), sizes=(8,))
-        h.session.finals, h.session.default = True, default_of(7)
+        h.session.finals, h.session.proposals.default = True, default_of(7)
         h.measurer.curve = lambda i, f=factor: ok(f * 1e-3 if i == 7 else 1e-3)  # type: ignore[misc]
         events = list(h.session.events())
         assert isinstance(h.session.sink, ListSink)
@@ -608,7 +608,7 @@ def test_replayed_results_make_a_search_repeatable(harness: Callable[..., Harnes
     list(first.session.events())
     assert isinstance(first.session.sink, ListSink)
     again = harness(Budget(trials=24))
-    again.session.measurer = ReplayMeasurer(first.session.sink.records)
+    again.session.slots.measurer = ReplayMeasurer(first.session.sink.records)
     list(again.session.events())
     assert isinstance(again.session.sink, ListSink)
 
@@ -755,8 +755,8 @@ def test_of_batches_in_flight_nothing_is_lost_doubled_or_mixed_up(
     harness: Callable[..., Harness], n_slots: int, n_trials: int
 ) -> None:
     h = harness(Budget(trials=n_trials), sizes=(8, 16, 32), space=40)
-    measurer = h.session.measurer = SlottedMeasurer(h.clock, n_slots=n_slots)
-    h.session.default, h.session.finals = default_of(7), True
+    measurer = h.session.slots.measurer = SlottedMeasurer(h.clock, n_slots=n_slots)
+    h.session.proposals.default, h.session.finals = default_of(7), True
     *_, last = h.session.events()
     assert isinstance(h.session.sink, ListSink)
     assert isinstance(last, SessionFinished)
@@ -781,13 +781,13 @@ def test_what_came_during_a_proposal_is_learnt_before_the_next_which_fills_all_f
 ) -> None:
     """Else search that takes longer than a batch gives one batch at a time, of old knowledge."""
     h = harness(Budget(trials=400), sizes=(8, 16))
-    measurer = h.session.measurer = SlottedMeasurer(h.clock, n_slots=20)
+    measurer = h.session.slots.measurer = SlottedMeasurer(h.clock, n_slots=20)
     measurer.first_done = lambda batches, waits=True: 0  # type: ignore[method-assign,misc]
     flying: list[int] = []
 
     def spied(policy: FakePolicy) -> Callable[[int], Sequence[Candidate]]:
         propose = policy.propose
-        return lambda n: flying.append(len(h.session._flying)) or propose(n)
+        return lambda n: flying.append(len(h.session.slots.batches)) or propose(n)
 
     for policy in h.policies.values():
         policy.propose = spied(policy)  # type: ignore[method-assign]
@@ -800,7 +800,7 @@ def test_an_interrupt_while_batches_are_in_flight_keeps_what_has_come(
     harness: Callable[..., Harness],
 ) -> None:
     h = harness(Budget(trials=100))
-    measurer = h.session.measurer = SlottedMeasurer(h.clock, n_slots=4)
+    measurer = h.session.slots.measurer = SlottedMeasurer(h.clock, n_slots=4)
     assert isinstance(h.session.sink, ListSink)
     h.session.stop = lambda: len(h.session.sink.records) >= 8  # type: ignore[attr-defined]
     *_, last = h.session.events()
@@ -814,8 +814,9 @@ def test_what_was_drafted_is_measured_before_anything_is_proposed(
     harness: Callable[..., Harness],
 ) -> None:
     h = harness(Budget(trials=8), sizes=(8,))
-    h.session.default = default_of(7)
-    h.session.drafted = {h.keys[0]: [Candidate((Parallel("c", i),), "fake") for i in (9, 7, 5)]}
+    h.session.proposals.default = default_of(7)
+    drafts = [Candidate((Parallel("c", i),), "fake") for i in (9, 7, 5)]
+    h.session.proposals.drafted = {h.keys[0]: drafts}
     list(h.session.events())
     assert tried(h) == [7, 9, 5, 0, 1, 2, 3, 4]
     assert [len(steps) for _, steps in h.measurer.calls] == [3, 4, 1]
@@ -826,7 +827,7 @@ def test_a_default_that_a_slow_machine_measured_is_no_gain(
     harness: Callable[..., Harness], pace: float
 ) -> None:
     h = harness(Budget(trials=24), sizes=(24,))
-    h.session.finals, h.session.default = True, default_of(7)
+    h.session.finals, h.session.proposals.default = True, default_of(7)
 
     def measured(i: int) -> MeasureResult:
         is_slow = h.clock[0] <= 100.0 + h.session.batch  # the first batch, a second a trial

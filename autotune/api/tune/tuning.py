@@ -127,10 +127,7 @@ class Tuning:
         build = partial(build_program, overwritten=header.overwritten, dense=header.dense)
         with measurer_for(self._device, self._options, build) as measurer:
             session = self._session(measurer)
-            session.networks = networks_of(header, self._tasks)
-            session.numbers = self.numbers
             session.replay(self._log.within(self._config.task_error))
-            session.peaks = self._peaks
             observers = [_noises(session, measurer), _devices(measurer), _left_out(measurer)]
             with closing(session.turns()) as turns:  # the end is written while the log is open
                 for event in turns:
@@ -170,6 +167,9 @@ class Tuning:
             default=default,
             first=self.warm.first,
             network=self.in_network,
+            networks=networks_of(header, self._tasks),
+            numbers=self.numbers,
+            peaks=self._peaks,
             drafted=self._drafted(measurer.n_slots) if measurer.n_slots > 1 else {},
         )
 

@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from autotune.schedule.steps import Steps
 from autotune.search.cost.amounts import Array
-from autotune.search.cost.analysis import Analysis, Population, Statement, vector_passes
+from autotune.search.cost.analysis import Analysis, Population
 from autotune.search.cost.caches import USABLE
+from autotune.search.cost.stage_facts import Statement, vector_passes
 from autotune.search.space import Sketch
 from autotune.target import Target
 from autotune.te.at_numbers import Numbers, usual_numbers

@@ -13,7 +13,7 @@ import numpy as np
 
 from autotune.array_program import Columns
 from autotune.search.cost.amounts import Array
-from autotune.search.cost.analysis import Analysis, Statement, vector_passes
+from autotune.search.cost.analysis import Analysis
 from autotune.search.cost.analytic import (
     analytic_seconds,
     idle_factor,
@@ -21,6 +21,7 @@ from autotune.search.cost.analytic import (
     statement_cycles,
     step_cycles,
 )
+from autotune.search.cost.stage_facts import Statement, vector_passes
 from autotune.search.space import Role, Rows, Sketch, Tag
 from autotune.target import Target
 
