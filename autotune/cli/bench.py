@@ -21,15 +21,7 @@ from autotune.cli.bench_text import (
     tokens_text,
     verdict_text,
 )
-from autotune.cli.console import (
-    common_options,
-    put,
-    put_json,
-    say,
-    say_late_note,
-    say_note,
-    stage,
-)
+from autotune.cli.console import common_options, put, put_json, say, say_late_note, say_note, stage
 from autotune.cli.models import say_random_weights
 from autotune.cli.option_types import DURATION, FILE, THREADS, Names, Parsed
 from autotune.cli.options import (

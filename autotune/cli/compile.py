@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.api.sources import model_bytes, model_files, model_path, random_weights_note
-from autotune.cli.console import (
-    common_options,
-    counting,
-    put_json,
-    put_path,
-    say,
-    say_note,
-    stage,
-)
+from autotune.cli.console import common_options, counting, put_json, put_path, say, say_note, stage
 from autotune.cli.models import read_workload
 from autotune.cli.option_types import FILE, THREADS, TIMES
 from autotune.cli.options import (

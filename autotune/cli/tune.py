@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli.console import (
-    common_options,
-    put,
-    put_json,
-    say,
-    say_more,
-    say_note,
-    stage,
-)
+from autotune.cli.console import common_options, put, put_json, say, say_more, say_note, stage
 from autotune.cli.option_types import FILE, SEED, THREADS, Preset
 from autotune.cli.options import (
     args_option,

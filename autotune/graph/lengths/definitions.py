@@ -19,13 +19,7 @@ from autotune.graph.ir import Array
 from autotune.graph.lengths.constants import LengthConstant, forms_of
 from autotune.graph.lengths.layouts import Dim, Dims, LengthLayout, dims_of, layout_of, splits_of
 from autotune.graph.lengths.merging import Merger, NotFollowed, at_most
-from autotune.graph.lengths.numbers import (
-    AffineExtent,
-    Points,
-    Vector,
-    told,
-    uneven,
-)
+from autotune.graph.lengths.numbers import AffineExtent, Points, Vector, told, uneven
 from autotune.te.arith import Ranges, bounds, linear, simplify
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
 from autotune.te.expr import (

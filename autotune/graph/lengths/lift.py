@@ -17,19 +17,9 @@ from autotune.errors import ModelError, without_frames
 from autotune.extent import Extents, Length
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.lengths.formulas import LengthProduct
-from autotune.graph.lengths.imports import (
-    ImportedModel,
-    LengthModel,
-    NotLifted,
-    OpenModel,
-)
+from autotune.graph.lengths.imports import ImportedModel, LengthModel, NotLifted, OpenModel
 from autotune.graph.lengths.lifter import Lifter
-from autotune.graph.lengths.numbers import (
-    NotTold,
-    Points,
-    few_points_of,
-    points_of,
-)
+from autotune.graph.lengths.numbers import NotTold, Points, few_points_of, points_of
 from autotune.graph.lengths.writing import written_in
 from autotune.graph.network import Network, as_stated, named
 

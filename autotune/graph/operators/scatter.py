@@ -18,14 +18,7 @@ import numpy as np
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Array, Node, Shape
-from autotune.graph.operators.definition import (
-    Operands,
-    Operator,
-    Scope,
-    axes_of,
-    tensor,
-    typed,
-)
+from autotune.graph.operators.definition import Operands, Operator, Scope, axes_of, tensor, typed
 from autotune.graph.operators.gather import check_indices, chosen, extents_along, extents_nd
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import (

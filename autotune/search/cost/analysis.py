@@ -21,12 +21,8 @@ from autotune.schedule.at_numbers import at_numbers
 from autotune.schedule.replay import apply, replay
 from autotune.schedule.state import MAX_LOCAL_BYTES, Stage, State
 from autotune.schedule.steps import Steps, holes_of
-from autotune.search.cost.amounts import (
-    Amount,
-)
-from autotune.search.cost.nest import (
-    Nests,
-)
+from autotune.search.cost.amounts import Amount
+from autotune.search.cost.nest import Nests
 from autotune.search.cost.stage_facts import StageCounts, StageFacts, Statement
 from autotune.search.space import Rows, Sketch
 from autotune.target import Target

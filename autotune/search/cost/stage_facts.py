@@ -28,15 +28,7 @@ from autotune.search.cost.amounts import (
 )
 from autotune.search.cost.caches import Caches
 from autotune.search.cost.instructions import ADDED, lookups, operations, widening
-from autotune.search.cost.nest import (
-    Access,
-    Loop,
-    Nest,
-    Nests,
-    guarded,
-    local_bytes,
-    needed_shares,
-)
+from autotune.search.cost.nest import Access, Loop, Nest, Nests, guarded, local_bytes, needed_shares
 from autotune.search.cost.streams import lateness
 from autotune.target import Target
 from autotune.target.isa import MultiplyAdd, TileUnit
