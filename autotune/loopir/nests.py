@@ -54,12 +54,7 @@ from autotune.loopir.nodes import (
 from autotune.loopir.register_tile import register_tile
 from autotune.loopir.scans import in_vectors, with_carry
 from autotune.loopir.versions import versions
-from autotune.loopir.visitor import (
-    body_loads,
-    loop_extents,
-    reads_of,
-    rewrite_exprs,
-)
+from autotune.loopir.visitor import body_loads, loop_extents, reads_of, rewrite_exprs
 from autotune.schedule.state import Iterator, Stage, State
 from autotune.schedule.steps import LAUNCH_INDICES
 from autotune.strides import dense, padded_strides

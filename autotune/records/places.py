@@ -19,13 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autotune.errors import (
-    AutotuneError,
-    MissingDependency,
-    OutputError,
-    StoreError,
-    UsageError,
-)
+from autotune.errors import AutotuneError, MissingDependency, OutputError, StoreError, UsageError
 from autotune.files import PendingFile, cannot_open, cannot_write, make_folder, regular_bytes
 
 if TYPE_CHECKING:

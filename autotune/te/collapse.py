@@ -18,18 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.te.dag import Compute, ComputeDAG, Op, Placeholder
-from autotune.te.expr import (
-    Axis,
-    Expr,
-    Load,
-    Reduce,
-    Tensor,
-    Var,
-    idx,
-    map_expr,
-    mul,
-    substitute,
-)
+from autotune.te.expr import Axis, Expr, Load, Reduce, Tensor, Var, idx, map_expr, mul, substitute
 
 Pair = tuple[str, int]
 """(owner, n): dimensions n and n+1 of a tensor, or reduce axes n and n+1 of "reduce <compute>"."""

@@ -14,18 +14,7 @@ from typing import TypeAlias
 
 from autotune.te.arith import Linear, bounds, linear
 from autotune.te.dag import Compute, ComputeDAG
-from autotune.te.expr import (
-    INDEX,
-    Compare,
-    Const,
-    Expr,
-    Load,
-    Tensor,
-    Var,
-    loads,
-    variables,
-    walk,
-)
+from autotune.te.expr import INDEX, Compare, Const, Expr, Load, Tensor, Var, loads, variables, walk
 
 _MARK = "#"
 

@@ -12,14 +12,7 @@ import numpy as np
 
 from autotune.dtypes import dtype_bytes
 from autotune.loopir.predicate_hoisting import conditions
-from autotune.schedule.region import (
-    Depth,
-    Extent,
-    Spans,
-    UnboundedIndex,
-    smaller,
-    span_of,
-)
+from autotune.schedule.region import Depth, Extent, Spans, UnboundedIndex, smaller, span_of
 from autotune.schedule.required import required_extents
 from autotune.schedule.state import SplitRelation, Stage, State
 from autotune.search.cost.amounts import Amount, Amounts, product, rounded_up

@@ -23,15 +23,7 @@ from dataclasses import replace
 from itertools import product
 
 from autotune.schedule.state import State
-from autotune.schedule.steps import (
-    Annotate,
-    CacheWrite,
-    ComputeAt,
-    Hole,
-    Parallel,
-    Reorder,
-    Split,
-)
+from autotune.schedule.steps import Annotate, CacheWrite, ComputeAt, Hole, Parallel, Reorder, Split
 from autotune.search.partial import (
     Partial,
     batch_and_rows,

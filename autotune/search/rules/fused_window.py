@@ -29,12 +29,7 @@ from autotune.schedule.steps import (
     Reorder,
     Split,
 )
-from autotune.search.partial import (
-    Partial,
-    constants_of,
-    lanes_of,
-    place_producer,
-)
+from autotune.search.partial import Partial, constants_of, lanes_of, place_producer
 from autotune.search.rules.interleaving import interleaved, interleaving
 from autotune.search.rules.tiling import (
     anchor_of,

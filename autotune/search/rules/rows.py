@@ -8,13 +8,7 @@ from dataclasses import replace
 from autotune.dtypes import dtype_bytes
 from autotune.schedule.state import MAX_LOCAL_BYTES
 from autotune.schedule.steps import Annotate, ComputeAt, Parallel, Reorder, RFactor, Split
-from autotune.search.partial import (
-    Partial,
-    advances,
-    lanes_of,
-    place_producer,
-    split_into_vectors,
-)
+from autotune.search.partial import Partial, advances, lanes_of, place_producer, split_into_vectors
 from autotune.search.space import Tag
 from autotune.target import Target
 from autotune.te.arith import linear

@@ -18,14 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.schedule.steps import (
-    Annotate,
-    ComputeAt,
-    Hole,
-    Parallel,
-    Reorder,
-    Split,
-)
+from autotune.schedule.steps import Annotate, ComputeAt, Hole, Parallel, Reorder, Split
 from autotune.search.partial import (
     Partial,
     batch_and_rows,
