@@ -39,7 +39,7 @@ from autotune.measure.far.program import (
 from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.table import ARENA, CONSTANTS, RUN, entry_name
 from autotune.network.runtime.arguments import require_input, require_names
-from autotune.network.runtime.runtime import rounded
+from autotune.network.runtime.network_call import rounded
 from autotune.target import Target, parse_target
 from benchmarks.conformance import official, read
 from benchmarks.isolation import outcomes

@@ -59,8 +59,9 @@ from autotune.network.quantise.quantiser import (
     is_quantised_already,
     quantisation_package,
 )
+from autotune.network.runtime.arguments import require_inputs
 from autotune.network.runtime.loading import proved_model
-from autotune.network.runtime.runtime import Model, require_inputs
+from autotune.network.runtime.runtime import Model
 from autotune.target import Target
 from autotune.units import format_seconds
 from autotune.wording import arguments

@@ -20,7 +20,7 @@ from autotune.errors import UsageError
 from autotune.graph.network import Port
 from autotune.network.artifact.artifact import Endpoint
 from autotune.network.check.check_inputs import inferences
-from autotune.network.runtime.runtime import require_inputs
+from autotune.network.runtime.arguments import require_inputs
 
 Arrays = dict[str, NDArray[Any]]
 

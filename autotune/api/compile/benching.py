@@ -28,6 +28,7 @@ from autotune.network.bench.tokens import TokensResult, random_prompt
 from autotune.network.check.oracles import Original
 from autotune.network.runtime import token_loops
 from autotune.network.runtime.apart import apart
+from autotune.network.runtime.arguments import require_inputs
 from autotune.network.runtime.baselines import (
     BASELINES,
     Runner,
@@ -38,7 +39,7 @@ from autotune.network.runtime.baselines import (
 )
 from autotune.network.runtime.kernel_time import KernelTime
 from autotune.network.runtime.loading import load, model_of
-from autotune.network.runtime.runtime import Model, random_inputs, require_inputs
+from autotune.network.runtime.runtime import Model, random_inputs
 from autotune.network.runtime.token_loops import TOKEN_LOOPS, Begin, Step, token_loop
 from autotune.records import best_for, read_log
 

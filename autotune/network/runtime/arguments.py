@@ -143,3 +143,17 @@ def require_input(end: Endpoint, dtype: np.dtype[Any], given: Any) -> Array:
     if flags.c_contiguous and flags.aligned:
         return array
     return np.require(array, requirements=["C", "A"])
+
+
+def require_inputs(ports: tuple[Endpoint, ...], inputs: Mapping[str, Array]) -> None:
+    """Raise UsageError where `inputs` lack one of `ports`, or have others, shapes or dtypes."""
+    all_checked({end.name: (end, end.numpy_dtype) for end in ports}, inputs)
+
+
+def all_checked(
+    expected: Mapping[str, tuple[Endpoint, np.dtype[Any]]], inputs: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Inputs as their ports have them. Raises UsageError, as `require_inputs`."""
+    if inputs.keys() != expected.keys():
+        require_names([end for end, _ in expected.values()], inputs)
+    return {name: require_input(*known, inputs[name]) for name, known in expected.items()}

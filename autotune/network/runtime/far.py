@@ -22,8 +22,9 @@ from autotune.network.artifact.artifact import Artifact, Endpoint
 from autotune.network.artifact.numbers import require_numbers
 from autotune.network.artifact.table import ARENA, CONSTANTS, RUN, entry_name
 from autotune.network.runtime.arguments import Inputs, Outputs, ends_by_name
+from autotune.network.runtime.network_call import rounded, window
 from autotune.network.runtime.ragged import RaggedPorts
-from autotune.network.runtime.runtime import Array, Model, rounded, window
+from autotune.network.runtime.runtime import Array, Model
 
 _WORD = 8
 _LIMIT_S = 600

@@ -29,8 +29,9 @@ from autotune.network.runtime.arguments import (
 )
 from autotune.network.runtime.hybrid_steps import HybridSteps, Seconds, StepSetting, as_passed
 from autotune.network.runtime.kernel_time import KernelTime
+from autotune.network.runtime.network_call import rounded
 from autotune.network.runtime.onnx_session import as_array
-from autotune.network.runtime.runtime import Model, needed_choice, rounded
+from autotune.network.runtime.runtime import Model, needed_choice
 from autotune.network.runtime.working_memory import Memory
 
 Array = NDArray[Any]

@@ -12,14 +12,12 @@ place. Those in half precision are converted from and to float32 on the way.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from autotune.brief import cut
@@ -40,16 +38,17 @@ from autotune.network.artifact.variants import VariantChoice, choice_of
 from autotune.network.runtime.arguments import (
     Inputs,
     Outputs,
+    all_checked,
     ends_by_name,
     in_order,
     outputs_given,
-    require_input,
     require_names,
     writable_in_place,
 )
 from autotune.network.runtime.border import Border
 from autotune.network.runtime.direct_call import DirectCode, direct_call
 from autotune.network.runtime.kernel_time import KernelTime
+from autotune.network.runtime.network_call import NetworkCall
 from autotune.network.runtime.ragged import Feeds, RaggedPorts, Rows
 from autotune.network.runtime.session import ModelSession, step_together
 from autotune.network.runtime.sizes import Memories, ModelSizes, has_room, result_memory
@@ -79,8 +78,6 @@ class Model(PublicNames):
     _sizes: ModelSizes[Model] | None = None
     _places: Mapping[int, int] = MappingProxyType({})
     """Addresses of the numbers of a model of one size, by their base."""
-    _rooms: Mapping[int, Recycled] = MappingProxyType({})
-    """What gives memory for the longest results of such a model, by their base."""
     _whole: tuple[Model, Mapping[str, int]] | None = None
     """The model that it is one size of, and its numbers."""
 
@@ -103,8 +100,7 @@ class Model(PublicNames):
         self._outputs: Memories = {
             end.name: Recycled(end.shape, DTYPES[end.stored].numpy) for end in artifact.outputs
         }
-        halves = [end for end in artifact.outputs if end.stored != end.dtype]
-        self._halves = {end.name: end.numpy_dtype for end in halves}
+        self._network = NetworkCall(artifact, self._code, self.n_threads, self._outputs)
         others = artifact.others
         self._others = tuple(Model(other, self.n_threads, self._memory) for other in others)
         state = artifact.state
@@ -257,7 +253,7 @@ class Model(PublicNames):
         with self._memory.lent() as working:
             place = self._place(working)
             places = {**self._places, **places}
-            return self._call_in(working, place, self._code.run, inputs, out, places)
+            return self._network(working, place, self._code.run, inputs, out, places)
 
     def profile_bound(
         self, inputs: Mapping[str, Array], out: Mapping[str, Array], places: Mapping[int, int]
@@ -364,11 +360,12 @@ class Model(PublicNames):
         ends, results = artifact.outputs, self.artifact.outputs
         self._expected, self._results = ends_by_name(self.artifact.inputs), ends_by_name(results)
         memories: Mapping[str, Any] = whole._outputs
-        self._rooms = {e.base: memories[e.name] for e in ends if e.extents and e.window is None}
+        rooms = {e.base: memories[e.name] for e in ends if e.extents and e.window is None}
         self._outputs = {
             end.name: result_memory(end, result, memories[end.name])
             for end, result in zip(ends, results, strict=True)
         }
+        self._network = NetworkCall(self.artifact, self._code, self.n_threads, self._outputs, rooms)
         if self._direct_code is not None:
             own = tuple(self._outputs.values())
             self._direct = direct_call(self._direct_code, own, [has_room(one) for one in own])
@@ -406,7 +403,7 @@ class Model(PublicNames):
         with self._memory.lent() as working:
             place = self._place(working)
             place.times[:] = 0
-            self._call_in(working, place, self._code.profile, inputs, out, places)
+            self._network(working, place, self._code.profile, inputs, out, places)
             seconds = np.diff(place.times) * 1e-9
         pairs = zip(self.artifact.kernels, seconds.tolist(), strict=True)
         return [KernelTime(kernel, time_s) for kernel, time_s in pairs]
@@ -437,64 +434,15 @@ class Model(PublicNames):
         in_place = writable_in_place(given, self._results, arrays.values()) if given else {}
         with self._memory.lent() as working:
             place = self._place(working)
-            found = self._call_in(working, place, self._code.run, arrays, in_place, self._places)
+            found = self._network(working, place, self._code.run, arrays, in_place, self._places)
         for name, array in given.items():
             if found[name] is not array:
                 array[...] = found[name]
                 found[name] = array
         return found
 
-    def _call_in(
-        self,
-        working: CallerMemory,
-        place: Place,
-        entry: Any,
-        inputs: Mapping[str, Array],
-        given: Mapping[str, Array],
-        places: Mapping[int, int],
-    ) -> dict[str, Array]:
-        arrays: dict[int, Array] = {}
-        for name, array in inputs.items():
-            end = self._expected[name][0]
-            if end.window is None:
-                arrays[end.base] = array
-            else:
-                there = window(working.arena, end)
-                there[...] = array.reshape(there.shape)
-        ends = [end for end in self.artifact.outputs if end.base not in places]
-        outputs: dict[str, Any] = {end.name: self._result(end, given) for end in ends}
-        for base, memory in self._rooms.items():
-            if base not in places:
-                arrays[base] = memory.take()
-        for end in ends:
-            if end.window is None:
-                arrays[end.base] = outputs[end.name]
-        for slot, array in arrays.items():
-            place.table[slot] = array.__array_interface__["data"][0]  # `ctypes` is slower
-        for slot, address in places.items():
-            place.table[slot] = address
-        entry(place.address, self._code.n_threads(self.n_threads))
-        for end in ends:
-            if end.window is not None:
-                there = window(arrays.get(end.base, working.arena), end)
-                if outputs[end.name] is None:
-                    outputs[end.name] = there
-                else:
-                    outputs[end.name][...] = there.reshape(end.shape)
-        if self._halves:
-            halves = {n: dtype for n, dtype in self._halves.items() if n in outputs}
-            outputs |= rounded(outputs, halves)
-        return outputs
-
-    def _result(self, end: Endpoint, given: Mapping[str, Array]) -> Array | None:
-        """An array for an output; None for one that is where kernels write it."""
-        if end.name in given:
-            return given[end.name]
-        memory = self._outputs[end.name]
-        return None if has_room(memory) else memory.take()
-
     def _check(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        return _all_checked(self._expected, inputs)
+        return all_checked(self._expected, inputs)
 
 
 def needed_choice(artifact: Artifact) -> VariantChoice | None:
@@ -509,25 +457,6 @@ def _at_size(model: Model, numbers: Mapping[str, int]) -> Model:
 
 def _ends_text(ends: Sequence[Endpoint]) -> str:
     return ", ".join(f"{e.name} {e.dtype}[{extents_text(e)}]" for e in ends)
-
-
-def require_inputs(ports: tuple[Endpoint, ...], inputs: Mapping[str, Array]) -> None:
-    """Raise UsageError where `inputs` lack one of `ports`, or have others, shapes or dtypes."""
-    _all_checked({end.name: (end, end.numpy_dtype) for end in ports}, inputs)
-
-
-def _all_checked(
-    expected: Mapping[str, tuple[Endpoint, np.dtype[Any]]], inputs: Mapping[str, Array]
-) -> dict[str, Array]:
-    if inputs.keys() != expected.keys():
-        require_names([end for end, _ in expected.values()], inputs)
-    return {name: require_input(*known, inputs[name]) for name, known in expected.items()}
-
-
-def rounded(outputs: Mapping[str, Array], dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
-    """Outputs in half precision: too large values become infinite, as rounding has it."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return {name: outputs[name].astype(dtype) for name, dtype in dtypes.items()}
 
 
 def random_inputs(ports: tuple[Endpoint, ...], seed: int = 0) -> dict[str, Array]:
@@ -555,15 +484,3 @@ def random_array(rng: np.random.Generator, port: Endpoint) -> Array:
     if port.is_float:
         return rng.standard_normal(port.shape).astype(port.numpy_dtype)
     return rng.integers(0, port.limit, port.shape).astype(port.numpy_dtype)
-
-
-def window(storage: Array, end: Endpoint) -> Array:
-    """The elements of `end` inside `storage`, in the shape in which they lie there."""
-    start = storage.reshape(-1).view(np.uint8)[end.offset :]
-    kind = DTYPES[end.stored].numpy
-    if end.window is None:
-        n_bytes = math.prod(end.shape) * kind.itemsize
-        return start[:n_bytes].view(kind).reshape(end.shape)
-    shape, strides = end.window
-    first = start[: kind.itemsize].view(kind)
-    return as_strided(first, shape, [s * kind.itemsize for s in strides])
