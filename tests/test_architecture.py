@@ -234,6 +234,51 @@ def test_the_core_is_within_its_budget_of_lines() -> None:
     assert sum(len(path.read_text().splitlines()) for path in paths) <= MOST_LINES_OF_CORE
 
 
+MOST_LINES_OF_FILE, MOST_LINES_OF_FUNCTION, MOST_LINES_OF_CLASS = 500, 49, 250
+"""Of a function or a class, those behind its docstring."""
+LONGER = {
+    "autotune/codegen/team/team_code.py": 516,
+    "autotune/codegen/team/ports_code.py direct": 53,
+    "autotune/graph/lengths/lifter.py Lifter": 300,
+    "autotune/graph/passes/layout.py _Layout": 334,
+    "autotune/graph/reader/attention.py _group_query_attention": 51,
+    "autotune/graph/reader/growing.py Growing": 264,
+    "autotune/graph/reader/unfolding.py Unfolding": 254,
+    "autotune/graph/together.py together": 50,
+    "autotune/loopir/nests.py _Nest": 269,
+    "autotune/api/opening.py _Search": 367,
+    "autotune/network/runtime/runtime.py Model": 372,
+    "autotune/network/runtime/session.py ModelSession": 396,
+    "autotune/ort/programs.py Programs": 373,
+    "autotune/ort/session.py InferenceSession": 258,
+    "autotune/search/cost/stage_facts.py StageFacts": 321,
+    "autotune/search/policy.py SketchPolicy": 279,
+    "autotune/tuner/session.py Session": 360,
+}
+"""What is longer, and how long it may be: entries go, none comes. `native` compiles one module with
+its constants, and one function where a call would be made."""
+
+
+def sizes() -> Iterator[tuple[str, int, int]]:
+    """What there is, its lines, and how many it may have."""
+    for path in (*modules(), *sorted((ROOT / "autotune_operators").rglob("*.py"))):
+        name = str(path.relative_to(ROOT))
+        yield name, len(path.read_text(encoding="utf-8").splitlines()), MOST_LINES_OF_FILE
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                is_class = isinstance(node, ast.ClassDef)
+                first = node.body[1:] if ast.get_docstring(node) else node.body
+                n_lines = (node.end_lineno or 0) - first[0].lineno + 1 if first else 0
+                most = MOST_LINES_OF_CLASS if is_class else MOST_LINES_OF_FUNCTION
+                yield f"{name} {node.name}", n_lines, most
+
+
+def test_files_functions_and_classes_are_read_on_their_own() -> None:
+    found = {name: n_lines for name, n_lines, most in sizes() if n_lines > most}
+    assert {name: n for name, n in found.items() if n > LONGER.get(name, 0)} == {}
+    assert LONGER.keys() - found.keys() == set(), "these are short now"
+
+
 MOST_PARAMETERS = 8
 
 

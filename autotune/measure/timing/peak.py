@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from autotune.codegen.compile import assemble
 from autotune.codegen.emission.arithmetic import TYPES
-from autotune.codegen.emission.text import BF16, constant, scalable, vector
+from autotune.codegen.emission.text import BF16, Type, constant, scalable, vector
 from autotune.codegen.emission.tiles import product_loop
 from autotune.dtypes import DTYPES
 from autotune.measure.timing.driver import Driver, TimedKernel
@@ -320,6 +320,18 @@ done:
 }}"""
 
 
+def _instruction(target: Target, form: MultiplyAdd) -> tuple[Type, Type, Type, str]:
+    """Types of the sums and of both factors, and the name of LLVM's function for the widest."""
+    bits = target.vector_bits
+    sums = vector(TYPES[form.accumulator], bits // form.accumulator_bits)
+    operands = (BF16 if DTYPES[d].is_narrow else TYPES[d] for d in form.operands)
+    x_kind, y_kind = (vector(kind, form.terms * sums.count) for kind in operands)
+    name = form.intrinsics.get(bits, f"llvm.{target.isa.multiply_add}.{sums.suffix}")
+    if form.takes_scalable(bits):
+        sums, x_kind, y_kind = (scalable(k, target.isa.vscale) for k in (sums, x_kind, y_kind))
+    return sums, x_kind, y_kind, name
+
+
 def multiply_add_loop(target: Target, form: MultiplyAdd, n: int, fed: bool) -> str:
     """`peak(operand, sink, begin, end)`: per turn `_ROUNDS` multiply-adds on `n` accumulators each.
 
@@ -329,12 +341,7 @@ def multiply_add_loop(target: Target, form: MultiplyAdd, n: int, fed: bool) -> s
     if form.unit is not None:
         return product_loop(form, target.isa, _ROUNDS, fed)
     bits = target.vector_bits
-    sums = vector(TYPES[form.accumulator], bits // form.accumulator_bits)
-    operands = (BF16 if DTYPES[d].is_narrow else TYPES[d] for d in form.operands)
-    x_kind, y_kind = (vector(kind, form.terms * sums.count) for kind in operands)
-    name = form.intrinsics.get(bits, f"llvm.{target.isa.multiply_add}.{sums.suffix}")
-    if form.takes_scalable(bits):
-        sums, x_kind, y_kind = (scalable(k, target.isa.vscale) for k in (sums, x_kind, y_kind))
+    sums, x_kind, y_kind, name = _instruction(target, form)
     is_intrinsic = bits in form.intrinsics
     kinds = [sums, x_kind, y_kind] if is_intrinsic else [x_kind, y_kind, sums]
     kinds = kinds if form.accumulates else [x_kind, y_kind]
