@@ -106,17 +106,19 @@ def quantised() -> onnx.ModelProto:
 
 
 def with_fallback() -> onnx.ModelProto:
-    """A convolution, and a part that no version compiles: the values that occur, by Unique."""
+    """A convolution, and a part that no version compiles: ONNX Runtime's own Unique."""
     nodes = [
         oh.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
         oh.make_node("Relu", ["a"], ["b"]),
-        oh.make_node("ReduceMax", ["b"], ["m"], axes=[2, 3], keepdims=0),
-        oh.make_node("Unique", ["m"], ["u"], sorted=1),
+        oh.make_node("ReduceMax", ["b"], ["m"], axes=[0, 2, 3], keepdims=0),
+        oh.make_node("Unique", ["m"], ["u", "i", "n"], domain="com.microsoft"),
         oh.make_node("ReduceMax", ["u"], ["y"], keepdims=0),
     ]
     weights = _weights(w=(32, 16, 3, 3))
     weights["w"] = np.round(weights["w"] * 16) / 16
-    return _model(nodes, {"x": (1, 16, 24, 24)}, {"y": ()}, weights)
+    model = _model(nodes, {"x": (1, 16, 24, 24)}, {"y": ()}, weights)
+    model.opset_import.append(oh.make_opsetid("com.microsoft", 1))
+    return model
 
 
 def decoder() -> onnx.ModelProto:
@@ -156,6 +158,30 @@ def decoder() -> onnx.ModelProto:
     )
 
 
+def encoder() -> onnx.ModelProto:
+    """Attention over the tokens that a mask has, and what the first token of each row gets."""
+    weights = _weights(table=(20, 8), q=(8, 8))
+    weights |= {"lowest": np.float32(-1e9), "one": np.float32(1), "first": np.int64(0)}
+    weights |= {"axes": np.array([1], np.int64)}
+    nodes = [
+        oh.make_node("Gather", ["table", "input_ids"], ["x"]),
+        oh.make_node("MatMul", ["x", "q"], ["a"]),
+        oh.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        oh.make_node("MatMul", ["a", "t"], ["s"]),
+        oh.make_node("Unsqueeze", ["attention_mask", "axes"], ["wide"]),
+        oh.make_node("Cast", ["wide"], ["kept"], to=onnx.TensorProto.FLOAT),
+        oh.make_node("Sub", ["one", "kept"], ["left"]),
+        oh.make_node("Mul", ["left", "lowest"], ["bias"]),
+        oh.make_node("Add", ["s", "bias"], ["m"]),
+        oh.make_node("Softmax", ["m"], ["p"], axis=-1),
+        oh.make_node("MatMul", ["p", "x"], ["z"]),
+        oh.make_node("Gather", ["z", "first"], ["y"], axis=1),
+    ]
+    types = dict.fromkeys(("input_ids", "attention_mask"), onnx.TensorProto.INT64)
+    ends: dict[str, tuple[Any, ...]] = dict.fromkeys(types, ("batch", "sequence"))
+    return _model(nodes, ends, {"y": ("batch", 8)}, weights, types)
+
+
 ARTIFACTS: dict[str, tuple[Maker, tuple[int, int], tuple[str, ...]]] = {
     "plain": (convolutions, (0, 2), ()),
     "variants": (attention, (0, 2), ("--dim", "batch=1,4", "--dim", "rows=6")),
@@ -163,6 +189,9 @@ ARTIFACTS: dict[str, tuple[Maker, tuple[int, int], tuple[str, ...]]] = {
     "fallback": (with_fallback, (0, 2), ("--keep-cut",)),
     "lengths": (attention, (0, 3), ("--dim", "batch=..4", "--dim", "rows=..16")),
     "state": (decoder, (0, 3), ("--capacity", "16")),
+    "several": (convolutions, (0, 3), ("--target", "x86-64-v3,x86-64-v4")),
+    "bf16": (convolutions, (0, 3), ("--precision", "bf16")),
+    "ragged": (encoder, (0, 3), ("--ragged", "--dim", "batch=..4", "--dim", "sequence=..16")),
 }
 """Maker of the model, first version, options of `compile`."""
 
@@ -176,6 +205,9 @@ def inputs_of(name: str, model: onnx.ModelProto) -> list[Arrays]:
     rng = np.random.default_rng(RANDOM)
     if name == "state":
         return [{"input_ids": rng.integers(0, 20, (1, TOKENS))}]
+    if name == "ragged":
+        mask = (np.arange(9) < np.array([[9], [3], [7]])).astype(np.int64)
+        return [{"input_ids": rng.integers(1, 20, mask.shape) * mask, "attention_mask": mask}]
     port = model.graph.input[0]
     shape = tuple(d.dim_value for d in port.type.tensor_type.shape.dim)
     shapes = SIZES.get(name, (shape,))

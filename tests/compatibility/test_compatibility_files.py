@@ -101,7 +101,8 @@ def test_an_artifact_computes_what_it_did_or_is_refused(
         found = outputs(model, given)
         for key, expected in right.items():
             compared = expected[:, -found[key].shape[1] :] if key == "logits" else expected
-            np.testing.assert_allclose(found[key], compared, rtol=1e-4, atol=1e-5, err_msg=key)
+            far = {"atol": 1e-5, "rtol": 1e-2 if name == "bf16.atn" else 1e-4}
+            np.testing.assert_allclose(found[key], compared, **far, err_msg=key)
 
 
 @pytest.mark.parametrize(("version", "name"), names_in(".so"))

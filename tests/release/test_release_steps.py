@@ -41,6 +41,14 @@ def test_the_changelog_says_something_of_this_version() -> None:
     assert notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), autotune.__version__)
 
 
+def test_what_a_version_changed_is_a_line_each() -> None:
+    """Headings and bullets alone, since 0.2.0."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    since = text[text.index("## Unreleased") : text.index("## 0.1.0")].splitlines()
+    assert not [line for line in since if line and not re.match(r"#{2,3} \S|\* \S.*\.$", line)]
+    assert max(map(len, since)) <= 120
+
+
 @pytest.mark.parametrize(
     "path", [*Path(ROOT, ".github", "workflows").glob("*.yml"), ROOT / "action.yml"], ids=str
 )
