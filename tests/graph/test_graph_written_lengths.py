@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper, shape_inference
 
+from autotune.extent import Extents, Length
 from autotune.graph.lengths.imports import NotLifted
 from autotune.graph.network import Network
 from autotune.network.check.evaluation import evaluate_network
@@ -36,9 +37,13 @@ def model(*given: Any, **options: Any) -> ModelProto:
 
 
 def assert_written(proto: ModelProto, every: Iterable[Feeds], folder: Path) -> Network:
-    """Equal in every element, in shape and dtype, to ONNX Runtime."""
-    dims = {
-        x.name: tuple(d.dim_value for d in x.type.tensor_type.shape.dim) for x in proto.graph.input
+    """Equal in every element, in shape and dtype, to ONNX Runtime; open dimensions are up to 12."""
+    dims: dict[str, Extents] = {
+        x.name: tuple(
+            Length(d.dim_param, 12) if d.dim_param else d.dim_value
+            for d in x.type.tensor_type.shape.dim
+        )
+        for x in proto.graph.input
     }
     network = lifted(proto, dims, folder)
     for feeds in every:
@@ -59,6 +64,30 @@ def test_places_that_are_not_zero(
 ) -> None:
     proto = model([node("NonZero", "x", "y")], {"x": shape})
     assert_written(proto, flags(rng, *shape), tmp_path)
+
+
+@pytest.mark.parametrize("shape", [("n", 3), (7, "n"), (2, "n", 3), ("m", "n"), ("m", 2, "n")])
+def test_places_of_an_image_of_any_size(
+    shape: tuple[int | str, ...], rng: np.random.Generator, tmp_path: Path
+) -> None:
+    """As `torch.where` of one mask has them, and what lies there."""
+    nodes = [
+        node("NonZero", "x", "places"),
+        node("Transpose", "places", "rows", perm=[1, 0]),
+        node("GatherND", "x rows", "found"),
+        node("Split", "rows", " ".join(f"i{n}" for n in range(len(shape))), axis=1),
+        node("Reshape", "x all", "row"),
+        node("Cast", "row", "holds", to=9),
+        node("Compress", "x holds", "chosen"),
+    ]
+    proto = model(nodes, {"x": shape}, {"all": np.full(1, -1)}, "found i0 i1 chosen")
+    every = []
+    for share in (0, 0.3, 0.6, 1):
+        numbers = {name: int(rng.integers(1, 13)) for name in "mn"}
+        size = [numbers.get(str(extent), extent) for extent in shape]
+        image = rng.standard_normal(size) * (rng.random(size) < share)
+        every.append({"x": image.astype(np.float32)})
+    assert_written(proto, every, tmp_path)
 
 
 def test_what_follows_has_that_length(rng: np.random.Generator, tmp_path: Path) -> None:

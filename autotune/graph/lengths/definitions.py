@@ -162,9 +162,13 @@ class _Lifting:
         hints = self._hints(first, extents)
         options = [self._options(name, extents[name], hints) for name in names]
         reasons = []
-        for way in itertools.islice(itertools.product(*options), _MOST_TRIED):
+        ways = [*itertools.islice(itertools.product(*options), _MOST_TRIED)]
+        has_products = self.of.points.has_products
+        is_alone = len(self.of.dags[0].computes) == 1 and not first.reduce_axes
+        again = not has_products and is_alone
+        for is_divided, way in itertools.product((has_products, True)[: 1 + again], ways):
             try:
-                return _Split(self, dict(zip(names, way, strict=True))).lifted(ops)
+                return _Split(self, dict(zip(names, way, strict=True)), is_divided).lifted(ops)
             except NotFollowed as error:
                 reasons.append(str(error))
         if reasons:
@@ -206,6 +210,7 @@ class _Split:
 
     lifting: _Lifting
     parts: Mapping[str, Dim]
+    is_divided: bool
 
     def __post_init__(self) -> None:
         self.points = self.lifting.of.points
@@ -314,11 +319,7 @@ class _Split:
         indices: list[Expr] = []
         for index, dim in zip(parts, dims, strict=True):
             extents = [part.at(numbers) for part in dim]
-            indices += (
-                [index]
-                if len(dim) == 1
-                else digits(index, extents, ranges, self.points.has_products)
-            )
+            indices += [index] if len(dim) == 1 else digits(index, extents, ranges, self.is_divided)
         shape = tuple(part.at(numbers) for dim in dims for part in dim)
         return Load(Tensor(e.tensor.name, shape, e.tensor.dtype), tuple(indices))
 
