@@ -95,7 +95,7 @@ def test_arrays_for_results_of_unknown_size_are_refused(detector: Model) -> None
         detector.run(feeds, out={"kept": np.zeros((100, 4), np.float32)})
 
 
-def test_a_library_tells_how_many_there_are(detector: Model, tmp_path: Path) -> None:
+def test_a_library_tells_how_many_results_there_are(detector: Model, tmp_path: Path) -> None:
     if not shutil.which("cc"):
         pytest.skip("there is no compiler")
     autotune.export(detector.artifact, tmp_path / "out", "net")
@@ -105,11 +105,10 @@ def test_a_library_tells_how_many_there_are(detector: Model, tmp_path: Path) -> 
 #include <stdlib.h>
 int main(void) {
   net_model *m;
-  int64_t n = -1, candidates = -1;
+  int64_t n = -1;
   float *boxes = calloc(NET_INPUT_BOXES_COUNT, 4), *scores = calloc(NET_INPUT_SCORES_COUNT, 4);
   net_inputs in = {boxes, scores};
-  net_outputs out = {calloc(NET_OUTPUT_KEPT_COUNT, 4), calloc(NET_OUTPUT_SELECTED_COUNT, 8),
-                     &candidates, &n};
+  net_outputs out = {calloc(NET_OUTPUT_KEPT_COUNT, 4), calloc(NET_OUTPUT_SELECTED_COUNT, 8), &n};
   for (int k = 0; k < 300; k++) {
     boxes[4 * k] = boxes[4 * k + 1] = (float)k;
     boxes[4 * k + 2] = boxes[4 * k + 3] = (float)k + 1;

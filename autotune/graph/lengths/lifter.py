@@ -93,7 +93,7 @@ class Lifter:
         hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in own.items())
         outputs = [self._port(n, graph, {}) for n in graph.outputs if n not in written.values()]
         shapes = {e.name for p in outputs for e in p.extents if isinstance(e, Length)}
-        shown = {n: v for n, v in made.items() if n in written or n in shapes}
+        shown = {n: v for n, v in made.items() if n in shapes}
         return replace(
             network,
             inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
