@@ -89,6 +89,8 @@ def same(a: Array, b: Array) -> bool:
         return True
     if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind == "O":
         return False
+    if a.strides == b.strides and a.ctypes.data == b.ctypes.data:  # views, as of weights read once
+        return True
     one, other = (np.ascontiguousarray(x).reshape(-1) for x in (a, b))
     one, other = one.view(np.uint8), other.view(np.uint8)
     return np.array_equal(one[:_FIRST], other[:_FIRST]) and np.array_equal(one, other)
