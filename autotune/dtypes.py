@@ -74,6 +74,35 @@ class DType:
         return self.compute != self.name
 
     @property
+    def plain(self) -> Kind:
+        """The kind of number that other languages have for it: of halves and bools the bits."""
+        is_bits = self.kind == "bool" or (self.is_float and self.is_narrow)
+        return "uint" if is_bits else self.kind
+
+    @property
+    def c(self) -> str:
+        """The type of an element in C."""
+        if self.plain == "float":
+            return "float" if self.bits == 32 else "double"
+        return f"{self.plain}{self.bits}_t"
+
+    @property
+    def js(self) -> str:
+        """The typed array of JavaScript."""
+        big = "Big" if self.plain != "float" and self.bits == 64 else ""
+        return f"{big}{self.plain.title()}{self.bits}Array"
+
+    @property
+    def rust(self) -> str:
+        """The type of an element in Rust."""
+        return f"{self.plain[0]}{self.bits}"
+
+    @property
+    def word(self) -> str:
+        """ONNX Runtime's word for it."""
+        return self.c if self.plain == "float" else self.name
+
+    @property
     def digits(self) -> int:
         """Decimal digits that tell any two floats apart."""
         return 17 if self.eps and self.eps < 1e-12 else 9
@@ -192,6 +221,11 @@ class SmallType:
         return self.smallest > 0
 
     @property
+    def word(self) -> str:
+        """ONNX Runtime's word for it."""
+        return self.name.replace("_", "")
+
+    @property
     def bits(self) -> int:
         """Bits of an element in a file."""
         return int(self.name.removeprefix("u").removeprefix("int").removeprefix("float")[0])
@@ -226,6 +260,29 @@ SMALL_TYPES: Mapping[str, SmallType] = {
 
 PORT_TYPES: Mapping[str, DType | SmallType] = {**DTYPES, **SMALL_TYPES}
 """All element types of tensors that go in and out of a network, by name."""
+
+
+DTYPE_OF_WORD: Mapping[str, str] = {d.word: d.name for d in PORT_TYPES.values()}
+"""Names of element types by ONNX Runtime's words for them."""
+
+
+def tensor_type(name: str) -> str:
+    """`tensor(float)` of "float32"; of what is none of these types, as NumPy's strings, by rule."""
+    known = PORT_TYPES.get(name)
+    return f"tensor({known.word if known else {'object': 'string'}.get(name, name)})"
+
+
+def word_in(kind: str) -> str:
+    """`float` of `tensor(float)`."""
+    return kind.removeprefix("tensor(").removesuffix(")")
+
+
+def plain_dtype(name: str) -> DType | None:
+    """The type that programs of other languages have for elements of a port; None without one."""
+    known = PORT_TYPES.get(name)
+    if isinstance(known, SmallType):
+        return None if known.is_float else DTYPES[known.stored]
+    return known
 
 
 def stored_dtype(name: str) -> str:

@@ -23,6 +23,9 @@ Bytes = NDArray[np.uint8]
 CACHE_LINE = 64
 """Bytes that a cache moves at once."""
 
+LARGE_PAGE, LARGE_FROM = 2 << 20, 1 << 20
+"""Bytes of a page that the system may give to large memory, and what memory is large."""
+
 SHARED, PRIVATE = MEMORIES = ("shared", "private")
 """Memory of the constants of a network: see `network.runtime.loading.load`."""
 

@@ -15,16 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.pages import CACHE_LINE
+from autotune.pages import CACHE_LINE, LARGE_FROM, LARGE_PAGE
 
 Array = NDArray[Any]
 
 ALIGNMENT = CACHE_LINE
 """Bytes; also those of the widest vector."""
 
-_LARGE_PAGE = 2 << 20
-_LARGE_FROM = 1 << 20
-"""Bytes from which on an array has large pages of its own."""
 _RECYCLED_FROM = 32 << 20
 """Bytes from which on malloc takes every array from the system, page by page, and gives it back."""
 
@@ -35,8 +32,8 @@ def aligned(shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> Array:
     Raises MemoryError when there is no room.
     """
     n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    large = n_bytes >= _LARGE_FROM
-    alignment = _LARGE_PAGE if large else ALIGNMENT
+    large = n_bytes >= LARGE_FROM
+    alignment = LARGE_PAGE if large else ALIGNMENT
     raw = _mapped(n_bytes + alignment) if large else np.zeros(n_bytes + alignment, np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + n_bytes].view(dtype).reshape(shape)

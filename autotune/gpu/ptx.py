@@ -21,7 +21,8 @@ from autotune.codegen.emission.text import I32, I64, VOID, Module, Type, Value, 
 from autotune.codegen.llvm_target import parsed
 from autotune.dtypes import dtype_bytes
 from autotune.errors import CodegenError
-from autotune.loopir.launch import KernelLaunch, launches
+from autotune.gpu.launches import launches
+from autotune.loopir.launch import KernelLaunch
 from autotune.loopir.nodes import Barrier, Buffer, For, Kernel, Program
 from autotune.target.isa import ISAS
 

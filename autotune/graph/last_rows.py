@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, frozen_attrs, moves_nothing
+from autotune.graph.operators.definition import View
+from autotune.graph.operators.table import permutes, view_of
 from autotune.graph.passes.driver import rewrite
 from autotune.graph.rewriter import Rewriter, Rule
 from autotune.graph.samples import keeps_apart
@@ -86,14 +88,14 @@ class _LastRows:
             rows = {x: d for x, d in zip(maker.inputs, dims, strict=True) if d is not None}
             lasts = {x: _sliced(rw, x, d) for x, d in rows.items()}
             made = tuple(lasts.get(x, x) for x in maker.inputs)
-            is_move = maker.op == "Transpose"
+            is_move = permutes(maker)
             if is_move and moves_nothing(maker.attrs["perm"], rw.types[made[0]].shape):
                 rw.result("Reshape", *made)
             else:
                 rw.like(maker, *made)
 
     def _rows_of(self, rw: Rewriter, maker: Node, axis: int) -> tuple[int | None, ...]:
-        if maker.op == "Reshape":
+        if view_of(maker) is View.WHOLE:
             made, source = (rw.types[x].shape for x in (maker.output, maker.inputs[0]))
             return (_same_rows(made, axis, source),)
         small = (

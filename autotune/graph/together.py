@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 
 from autotune.errors import NotCompilable
 from autotune.graph.ir import Editor, Graph, Node, TensorType, frozen_attrs
+from autotune.graph.operators.definition import View
 from autotune.graph.operators.state import BYTE_ROWS, ROW_STEPS, ROWS
+from autotune.graph.operators.table import view_of
 from autotune.graph.rewriter import Rewriter
 from autotune.graph.samples import keeps_apart
 from autotune.graph.state import StateInfo, of_session
@@ -124,7 +126,7 @@ class _Stacking:
         ports = (*own, *node.outputs)
         if len(node.outputs) != 1 or any(types[n].shape[:1] != (1,) for n in ports):
             return False
-        if node.op == "Reshape":
+        if view_of(node) is View.WHOLE:
             return True
         constants = {n: self.graph.constants.get(n) for n in node.inputs}
         small = (

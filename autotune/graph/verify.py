@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from autotune.dtypes import tensor_type
 from autotune.graph.ir import OPSET, Editor, Graph, Node, TensorType
 from autotune.graph.operators.definition import Layout
 from autotune.graph.operators.table import operator_of
@@ -27,7 +28,6 @@ from autotune.graph.refusals import is_refused
 from autotune.graph.tasks.partition import Group
 from autotune.graph.tasks.subgraph import defined_type
 
-_TYPES = {"float32": "tensor(float)", "float64": "tensor(double)"}
 """Types whose name in ONNX is another one."""
 
 
@@ -96,7 +96,7 @@ def is_standard(graph: Graph, node: Node) -> bool:
         return False
     last = len(schema.inputs) - 1
     kinds = ((schema.inputs[min(i, last)], graph.types[n]) for i, n in enumerate(node.inputs) if n)
-    return all(_TYPES.get(k.dtype, f"tensor({k.dtype})") in given.types for given, k in kinds)
+    return all(tensor_type(k.dtype) in given.types for given, k in kinds)
 
 
 def is_resolved(graph: Graph, node: Node, form: Form) -> bool:

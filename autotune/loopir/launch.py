@@ -6,7 +6,6 @@ are loops of the loop IR; a thread runs the iterations of its own indices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -22,8 +21,6 @@ from autotune.loopir.nodes import (
     Instruction,
     Kernel,
     Let,
-    PrefetchLine,
-    Program,
 )
 from autotune.loopir.visitor import Read, statements
 from autotune.pages import CACHE_LINE
@@ -196,24 +193,3 @@ class _Barriers:
 
 def _differs(e: Expr, own: frozenset[str]) -> bool:
     return bool(own & variables(e) or loads(e))
-
-
-def launches(program: Program) -> Iterator[tuple[Kernel, KernelLaunch]]:
-    """The kernels of a program for a GPU. Raises ScheduleError where it is none."""
-    if program.packs or program.derived:
-        raise ScheduleError(
-            "constants that are stored in another order are made by CPUs",
-            "leave out pack, or make the tensor an input",
-        )
-    for kernel in program.kernels:
-        launch = launch_of(kernel)
-        if launch is None:
-            raise ScheduleError(
-                f"{kernel.name}: no loop is bound to the blocks and threads of a GPU",
-                's["out"].bind(loop, "blockIdx.x")',
-            )
-        if any(isinstance(s, Instruction | PrefetchLine) for s in statements(kernel.body)):
-            raise ScheduleError(
-                f"{kernel.name} has instructions of a CPU", "leave out dot, matrix, prefetch"
-            )
-        yield kernel, launch

@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.dtypes import PORT_TYPES
+from autotune.dtypes import PORT_TYPES, tensor_type
 from autotune.errors import UsageError
 from autotune.ort.memory import require_cpu
 
 Array = NDArray[Any]
 
-_TYPES = {"float32": "float", "float64": "double", "object": "string"}
 _NUMBERS = {d.name: d.onnx for d in PORT_TYPES.values()} | {"object": 8}
 _DTYPES = {d.onnx: d.numpy for d in PORT_TYPES.values()} | {8: np.dtype(object)}
 
@@ -92,8 +91,7 @@ class OrtValue:
 
     def data_type(self) -> str:
         """`tensor(float)`."""
-        name = str(self._array.dtype)
-        return f"tensor({_TYPES.get(name, name).replace('_', '')})"
+        return tensor_type(str(self._array.dtype))
 
     def element_type(self) -> int:
         """The number of ONNX's type of the elements."""

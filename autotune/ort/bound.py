@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.dtypes import DTYPES, is_of_ml_dtypes, word_in
 from autotune.ort.binding import array_at
 from autotune.ort.names import OverAny, class_over
 
-_DTYPES = {
-    "float": "float32", "double": "float64", "float16": "float16", "bool": "bool",
-    **{f"{sign}int{n}": f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)},
-}  # fmt: skip
+_DTYPES = {d.word: d.name for d in DTYPES.values() if not is_of_ml_dtypes(d.name)}
 """NumPy's names of ONNX Runtime's types; others are left to it."""
 
 
@@ -199,7 +197,7 @@ def _in_order(array: NDArray[Any]) -> NDArray[Any]:
 
 def dtype_of(kind: str) -> str | None:
     """NumPy's name of the elements of `tensor(float)`; None where it has none."""
-    return _DTYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
+    return _DTYPES.get(word_in(kind))
 
 
 def _at(

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.cache import FileStore
+from autotune.dtypes import tensor_type
 from autotune.errors import AutotuneError, UsageError
 from autotune.graph.reader.interface import Interface, ModelPort
 from autotune.network.runtime.arguments import as_array
@@ -40,7 +41,6 @@ Key: TypeAlias = "tuple[tuple[int, ...], ...]"
 LOGGER = logging.getLogger("autotune")
 _MOST_KEYS = 4096
 """Shapes whose model is known at once."""
-_ONNX_NAMES = {"float32": "float", "float64": "double"}
 
 
 class SessionModels:
@@ -184,7 +184,7 @@ def _array_of(feed: Mapping[str, Any], name: str) -> NDArray[Any]:
 
 def _shape_of(array: NDArray[Any], port: ModelPort) -> tuple[int, ...]:
     """The shape of an input. Raises UsageError where it does not fit the declared one."""
-    kind = f"tensor({_ONNX_NAMES.get(array.dtype.name, array.dtype.name)})"
+    kind = tensor_type(array.dtype.name)
     if kind != port.type and array.dtype.kind in "fiub":
         raise UsageError(
             f"input '{port.name}' is a {kind}, expected {port.type}", "convert it: array.astype"

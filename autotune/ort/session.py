@@ -25,6 +25,7 @@ from autotune.api.bindings import arrays_of
 from autotune.api.request import Dims, made_by_fields
 from autotune.cache import FileStore, artifact_store
 from autotune.calls import PublicNames
+from autotune.dtypes import DTYPE_OF_WORD, word_in
 from autotune.errors import UsageError
 from autotune.graph.reader.grown import growth_of
 from autotune.graph.reader.interface import Extent, ModelMetadata, ModelPort, interface_of
@@ -358,8 +359,8 @@ def _kept_state(request: SessionRequest, store: FileStore | None, memory: str) -
 
 def _dtype_of(kind: str) -> str:
     """NumPy's name of the elements of `tensor(float)`."""
-    name = kind.removeprefix("tensor(").removesuffix(")")
-    return {"float": "float32", "double": "float64", "string": "object"}.get(name, name)
+    word = word_in(kind)
+    return {**DTYPE_OF_WORD, "string": "object"}.get(word, word)
 
 
 def _source(given: object) -> Path | bytes:

@@ -21,8 +21,8 @@ from autotune.api.te.schedule import Schedule
 from autotune.api.te.task import Task
 from autotune.dtypes import DTYPES
 from autotune.errors import CodegenError, ScheduleError
+from autotune.gpu.launches import launches
 from autotune.gpu.ptx import GPU
-from autotune.loopir.launch import launches
 from autotune.loopir.nodes import Alloc, Barrier, Body, For
 from autotune.loopir.python_text import print_python
 from autotune.schedule.steps import Bind, CacheRead, steps_from_json, steps_to_json

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from autotune.codegen.image.jit import Library
 from autotune.codegen.team import ports_code
 from autotune.codegen.team.native_object import ports_object
+from autotune.dtypes import DTYPES as DTYPES_BY_NAME
 from autotune.errors import UsageError
 from autotune.extent import Extent, Length, at, longest
 from autotune.network.artifact.artifact import Artifact, Endpoint
@@ -184,3 +185,33 @@ def test_shapes_that_no_number_has_are_found_as_in_python(
     where, axis = divmod(wrong // ports_code.REASONS, ports_code.AXES_MOST)
     assert f"'p{where}'" in str(failure.value)
     assert f"dimension {axis} " in str(failure.value) or "dimension" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(ports_code.HALF, "float16"), (ports_code.BFLOAT, "bfloat16")]
+)
+def test_halves_are_widened_and_rounded_as_numpy_does(
+    code: dict[str, Function], rng: np.random.Generator, kind: int, name: str
+) -> None:
+    """All halves, widened in place, and float32 on, between and beside them."""
+    dtype = DTYPES_BY_NAME[name].numpy
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    wide = np.empty(bits.size, np.float32)
+    at = wide.ctypes.data
+    wide.view(np.uint16)[bits.size :] = bits
+    code["widen"](kind, bits.size, at + bits.nbytes, at)
+    expected = bits.view(dtype).astype(np.float32)
+    np.testing.assert_array_equal(wide, expected)
+    assert (np.signbit(wide) == np.signbit(expected)).all()
+
+    around = np.concatenate([expected.view(np.uint32) + np.uint32(d) for d in (0, 1, 0xFFFFFFFF)])
+    middle = (expected.view(np.uint32)[:-1] >> 1) + (expected.view(np.uint32)[1:] >> 1)
+    drawn = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint32)
+    single = np.concatenate([around, middle, middle + np.uint32(1), drawn]).view(np.float32)
+    with np.errstate(all="ignore"):
+        wanted = single.astype(dtype)
+    address = single.ctypes.data
+    code["narrow"](kind, single.size, address, address)
+    found = single.view(np.uint16)[: single.size].view(dtype)
+    np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+    assert (np.signbit(found) == np.signbit(wanted)).all()

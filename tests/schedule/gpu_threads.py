@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.codegen.memory import aligned
+from autotune.gpu.launches import launches
 from autotune.gpu.ptx import gpu_module
-from autotune.loopir.launch import launches
 from autotune.loopir.nodes import Program
 
 Array = NDArray[Any]

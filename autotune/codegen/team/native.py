@@ -50,6 +50,26 @@ def store_release(at: int, value: int) -> None:
     raise NotImplementedError
 
 
+def load_half(at: int) -> int:
+    """The 16 bits at an address, which no other thread writes."""
+    raise NotImplementedError
+
+
+def load_single(at: int) -> int:
+    """The 32 bits at an address, which no other thread writes."""
+    raise NotImplementedError
+
+
+def store_half(at: int, value: int) -> None:
+    """Write the low 16 bits of a value."""
+    raise NotImplementedError
+
+
+def store_single(at: int, value: int) -> None:
+    """Write the low 32 bits of a value."""
+    raise NotImplementedError
+
+
 def add(at: int, amount: int) -> int:
     """Add to a word, sequentially consistent; its value before."""
     raise NotImplementedError
@@ -163,6 +183,7 @@ _OPERATIONS = {
         *(load, load_acquire, load_sequential, store, store_release, add, compare_exchange),
         *(pause, give_way, sleep_while, wake, invoke, call, copy, start_thread, bind_thread),
         *(flush_denormals, restore_denormals, nanoseconds),
+        *(load_half, load_single, store_half, store_single),
     )
 }
 """Numbers of parameters."""
@@ -347,6 +368,22 @@ define internal i64 @native.{name}(i64 %at, i64 %v) alwaysinline {{
 }}"""
 
 
+def _part(name: str, bits: int) -> str:
+    return f"""
+define internal i64 @native.load_{name}(i64 %at) alwaysinline {{
+  %p = inttoptr i64 %at to ptr
+  %v = load i{bits}, ptr %p
+  %r = zext i{bits} %v to i64
+  ret i64 %r
+}}
+define internal i64 @native.store_{name}(i64 %at, i64 %v) alwaysinline {{
+  %p = inttoptr i64 %at to ptr
+  %r = trunc i64 %v to i{bits}
+  store i{bits} %r, ptr %p
+  ret i64 0
+}}"""
+
+
 _SIGNALS = ~sum(1 << (n - 1) for n in (4, 7, 8, 11))  # not those that an instruction raises
 _MONOTONIC = 1
 _RUNTIME = (
@@ -355,6 +392,8 @@ _RUNTIME = (
     + _memory("load_sequential", "seq_cst")
     + _written("store", "monotonic")
     + _written("store_release", "release")
+    + _part("half", 16)
+    + _part("single", 32)
     + """
 $DECLARED
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)

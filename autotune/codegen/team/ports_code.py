@@ -4,6 +4,8 @@
     extents_of(plan, port, numbers, to) the shape of an input or output at these numbers
     enter(plan, table, fronts)          inputs to their places, before the network runs
     leave(plan, table, fronts)          outputs from theirs
+    widen(kind, n, source, to)          elements of half precision as float32
+    narrow(kind, n, source, to)         float32 as the nearest ones of half precision
     direct(capsules, head, table, fronts)   all of it, for arrays of NumPy
 
 One text for Python, C and WebAssembly. What there is to copy is told by a plan, words that
@@ -18,17 +20,30 @@ their axes. An extent is `FACTOR`·n + `OFFSET`, with n the number at byte `NUMB
 
 from __future__ import annotations
 
-from autotune.codegen.team.native import call, copy, invoke, load, store
+from autotune.codegen.team.native import (
+    call,
+    copy,
+    invoke,
+    load,
+    load_half,
+    load_single,
+    store,
+    store_half,
+    store_single,
+)
 
 VERSION = 1
 """Of a plan and of what a table has for it."""
 SYMBOLS = f"autotune_ports{VERSION}_"
 """Prefix of the names of the functions."""
-EXPORTED = ("numbers_of", "extents_of", "enter", "leave")
+EXPORTED = ("numbers_of", "extents_of", "enter", "leave", "widen", "narrow")
 DIRECT = "direct"
 """The function that calls those of CPython, whose addresses are in a head (`API`)."""
 
 WORD = 8
+
+# Elements of a caller's array: as they are stored, or halves of either kind.
+PLAIN, HALF, BFLOAT = 0, 1, 2
 
 # A plan. The last four are places in the table, in bytes.
 N_INPUTS, N_PORTS, N_LENGTHS, PORTS, NUMBERS, ARRAYS, SHAPES, ROOMS = 0, 8, 16, 24, 32, 40, 48, 56
@@ -214,6 +229,77 @@ def rows(axes: int, n: int, block: int, memory: int, dense: int, numbers: int, i
         memory += stride
         left -= 1
     return dense
+
+
+def widen(kind: int, n: int, source: int, to: int) -> int:
+    """Write halves as float32; `source` may be the second half of the memory at `to`."""
+    k = 0
+    while k < n:
+        bits = load_half(source + k * 2) << 16
+        if kind == HALF:
+            bits = single_of(bits >> 16)
+        store_single(to + k * 4, bits)
+        k += 1
+    return 0
+
+
+def narrow(kind: int, n: int, source: int, to: int) -> int:
+    """Write float32 as halves, of two that are as near the even one; `to` may be `source`."""
+    k = 0
+    while k < n:
+        bits = load_single(source + k * 4)
+        if kind == HALF:
+            store_half(to + k * 2, half_of(bits))
+        else:
+            store_half(to + k * 2, bfloat_of(bits))
+        k += 1
+    return 0
+
+
+def single_of(half: int) -> int:
+    """The bits of a float16 as a float32."""
+    exponent = half >> 10 & 31
+    rest = half & 1023
+    sign = (half & 32768) << 16
+    if exponent == 31:
+        return sign | 255 << 23 | rest << 13
+    if exponent:
+        return sign | exponent + 112 << 23 | rest << 13
+    if rest == 0:
+        return sign
+    exponent = 113
+    while rest < 1024:
+        rest = rest << 1
+        exponent -= 1
+    return sign | exponent << 23 | (rest & 1023) << 13
+
+
+def half_of(single: int) -> int:
+    """The bits of a float32 as the nearest float16."""
+    sign = single >> 16 & 32768
+    size = single & (1 << 31) - 1
+    exponent = size >> 23
+    if size > 255 << 23:
+        rest = size >> 13 & 1023
+        if rest == 0:
+            rest = 1
+        return sign | 31 << 10 | rest
+    if exponent > 142:
+        return sign | 31 << 10
+    if exponent > 112:
+        return sign | size - (112 << 23) + 4095 + (size >> 13 & 1) >> 13
+    if exponent < 102:
+        return sign
+    rest = size & (1 << 23) - 1 | 1 << 23
+    shift = 126 - exponent
+    return sign | rest + (1 << shift - 1) - 1 + (rest >> shift & 1) >> shift
+
+
+def bfloat_of(single: int) -> int:
+    """The bits of a float32 as the nearest bfloat16."""
+    if single & (1 << 31) - 1 > 255 << 23:
+        return single >> 16 & 32768 | 255 << 7 | 64
+    return single + 32767 + (single >> 16 & 1) >> 16
 
 
 def direct(capsules: int, head: int, table: int, fronts: int) -> int:

@@ -64,19 +64,26 @@ def _rearrange(rw: Rewriter, split: Shape, perm: Shape) -> None:
     rw.result("Reshape", rw("Transpose", apart, perm=perm))
 
 
-def _check_blocks(rw: Rewriter) -> str:
-    """Channels (DepthToSpace) or spatial extents (SpaceToDepth) are whole blocks."""
-    shape, block = rw.kind(0).shape, rw.node.attrs["blocksize"]
-    parts = [shape[1]] if rw.node.op == "DepthToSpace" else shape[2:]
-    size = block ** len(shape[2:]) if rw.node.op == "DepthToSpace" else block
+def _check_channels(rw: Rewriter) -> str:
+    """Channels are whole blocks."""
+    _, channels, *space = rw.kind(0).shape
+    return _fault((channels,), rw.node.attrs["blocksize"] ** len(space))
+
+
+def _check_space(rw: Rewriter) -> str:
+    """Spatial extents are whole blocks."""
+    return _fault(rw.kind(0).shape[2:], rw.node.attrs["blocksize"])
+
+
+def _fault(parts: Shape, size: int) -> str:
     wrong = [n for n in parts if n % size]
     return f"{wrong[0]} elements in blocks of {size}" if wrong else ""
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "DepthToSpace": Operator(canonical=_depth_to_space, typing=typed(_check_blocks)),
+    "DepthToSpace": Operator(canonical=_depth_to_space, typing=typed(_check_channels)),
     "Interleave": Operator(layout=Layout.SPATIAL, resolve=_interleave),
     "SpaceToDepth": Operator(
-        layout=Layout.SPATIAL, resolve=_space_to_depth, typing=typed(_check_blocks)
+        layout=Layout.SPATIAL, resolve=_space_to_depth, typing=typed(_check_space)
     ),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
@@ -212,15 +212,20 @@ def _known(rw: Rewriter) -> list[Array] | None:
     return None if value is None else [value]
 
 
-def _folded_left(rw: Rewriter) -> None:
-    """Sum, Max, Min and Mean of n operands -> n - 1 binary operators; a mean is scaled."""
-    op = "Add" if rw.node.op in ("Sum", "Mean") else rw.node.op
-    total, *others = rw.node.inputs
-    for name in others:
-        total = rw(op, total, name)
-    if rw.node.op == "Mean":
-        total = rw("Mul", total, rw.array(np.full(1, 1 / len(rw.node.inputs), rw.type.dtype)))
-    rw.returns(total)
+def _folded_left(op: str, rw: Rewriter) -> None:
+    """Sum, Max and Min of n operands -> n - 1 binary operators."""
+    rw.returns(_total(op, rw))
+
+
+def _mean(rw: Rewriter) -> None:
+    """Mean of n operands -> their sum, scaled."""
+    total = _total("Add", rw)
+    share = rw.array(np.full(1, 1 / len(rw.node.inputs), rw.type.dtype))
+    rw.returns(rw("Mul", total, share))
+
+
+def _total(op: str, rw: Rewriter) -> str:
+    return reduce(partial(rw, op), rw.node.inputs)
 
 
 def _float_power(rw: Rewriter) -> None:
@@ -242,19 +247,25 @@ def _commute(rw: Rewriter) -> None:
         rw.again(b, a)
 
 
+def _negated(rw: Rewriter) -> None:
+    """x - c -> x + (-c)"""
+    value = rw.value(1)
+    if value is not None and value.dtype == "float32":
+        rw.result("Add", rw.input(0), rw.array(-value))
+
+
 def _inverse(rw: Rewriter) -> None:
-    """x - c -> x + (-c);  x / c -> x · (1/c), unless 1/c is a denormal number.
+    """x / c -> x · (1/c), unless 1/c is a denormal number.
 
     One number is divided: it costs nothing, and what a scale of many is rounded to matters.
     """
     value = rw.value(1)
-    is_one = rw.node.op == "Div" and prod(rw.type.shape) == 1
-    if value is None or value.dtype != "float32" or is_one:
+    if value is None or value.dtype != "float32" or prod(rw.type.shape) == 1:
         return
     with np.errstate(all="ignore"):
-        op, inverse = ("Add", -value) if rw.node.op == "Sub" else ("Mul", np.float32(1) / value)
-    if op == "Add" or not is_denormal(inverse).any():
-        rw.result(op, rw.input(0), rw.array(inverse))
+        inverse = np.float32(1) / value
+    if not is_denormal(inverse).any():
+        rw.result("Mul", rw.input(0), rw.array(inverse))
 
 
 # --- the table --------------------------------------------------------------------------------
@@ -340,20 +351,20 @@ OPERATORS: Mapping[str, Operator] = {
         constant_role="scale",
         canonical=_commute,
     ),
-    "Sub": of_formula(_binary("sub"), traits=Trait.CHEAP | Trait.KEEPS_RANGE, canonical=_inverse),
+    "Sub": of_formula(_binary("sub"), traits=Trait.CHEAP | Trait.KEEPS_RANGE, canonical=_negated),
     "Div": of_formula(_quotient, canonical=_inverse),
     "Pow": of_formula(_power, canonical=_float_power),
     **{
         op: of_formula(
             _binary(op.lower()),
             traits=Trait.COMMUTATIVE | Trait.KEEPS_RANGE,
-            canonical=_folded_left,
+            canonical=partial(_folded_left, op),
             is_identity=_is_single,
         )
         for op in ("Max", "Min")
     },
-    "Sum": Operator(canonical=_folded_left, is_identity=_is_single),
-    "Mean": Operator(canonical=_folded_left, is_identity=_is_single),
+    "Sum": Operator(canonical=partial(_folded_left, "Add"), is_identity=_is_single),
+    "Mean": Operator(canonical=_mean, is_identity=_is_single),
     "Mod": of_formula(_remainder),
     "Relu": of_formula(_relu, traits=Trait.CHEAP),
     "Clip": of_formula(_clip, traits=Trait.CHEAP | Trait.KEEPS_RANGE),

@@ -19,6 +19,7 @@ from autotune.graph.operators.definition import (
     Scope,
     Trait,
     Types,
+    View,
     axes_of,
     inside,
     read,
@@ -273,9 +274,9 @@ def _check_reshape(rw: Rewriter) -> str:
     return f"{format_shape(before)} has not as many elements as {format_shape(after)}"
 
 
-def _moved_type(rw: Rewriter) -> Types:
-    """Type of the result, by moving an array that holds one element."""
-    inputs, n_data = rw.node.inputs, len(rw.node.inputs) if rw.node.op == "Concat" else 1
+def _moved_type(rw: Rewriter, n_data: int = 1) -> Types:
+    """Type of the result, by moving arrays that hold one element."""
+    inputs = rw.node.inputs
     known = [rw.constants[n] for n in inputs[n_data:] if n in rw.constants]
     if len(known) < len(inputs) - n_data:
         return []
@@ -293,6 +294,7 @@ def _moving(traits: Trait = NO_TRAITS, **fields: Any) -> Operator:
 OPERATORS: Mapping[str, Operator] = {
     "Reshape": _moving(
         fusion=Fusion.VIEW,
+        view=View.WHOLE,
         layout=Layout.RESHAPE,
         canonical=_to_reshape,
         typing=typed(_check_reshape),
@@ -318,6 +320,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Slice": _moving(
         define=_slice,
         fusion=Fusion.VIEW,
+        view=View.PART,
         traits=Trait.SELECTS,
         layout=Layout.SLICE,
         resolve=_resolve_slice,
@@ -326,8 +329,10 @@ OPERATORS: Mapping[str, Operator] = {
     "Concat": _moving(
         define=_concat,
         fusion=Fusion.VIEW,
+        view=View.JOINED,
         traits=Trait.SELECTS,
         layout=Layout.AXIS,
+        typing=typed(fallback=lambda rw: _moved_type(rw, len(rw.node.inputs))),
         is_identity=lambda rw: len(rw.node.inputs) == 1,
     ),
     "Expand": _moving(define=_expand, fusion=Fusion.INJECTIVE, resolve=_resolve_expand),

@@ -8,12 +8,9 @@ import numpy as np
 
 from autotune.graph.ir import Array, Node, Shape
 
-MOVES = frozenset(("Reshape", "Transpose", "Expand", "Slice", "Pad", "Concat"))
-"""Operators whose results consist of elements of operands, or of zeros."""
-
 
 def moved(node: Node, given: Sequence[Array], shape: Shape | None = None) -> Array | None:
-    """The result of one of `MOVES` for the values of its operands; None for other operators.
+    """The result of an operator that moves elements, for those of its operands; None for others.
 
     `shape`: that of the result, where operands do not tell it.
     """

@@ -39,14 +39,14 @@ from autotune.te.expr import (
 from autotune.units import format_shape
 
 
-def _softmax(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
-    """exp(x - max) / Σ exp(x - max) along one axis; LogSoftmax its logarithm."""
+def _softmax(is_log: bool, scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """exp(x - max) / Σ exp(x - max) along one axis, or its logarithm."""
     x = tensor(operands, 0)
     axis = (node.attrs.get("axis", -1) % len(x.shape),)
     axes = axes_of(x.shape)
     top = fold(scope, "max", x, axis, lambda e: e)
     shifted = read(x, axes) - read(top, axes)
-    if node.op == "LogSoftmax":
+    if is_log:
         below = scope.compute("sub", axes, shifted)
         total = fold(scope, "sum", below, axis, lambda e: call("exp", e))
         return scope.compute("logsoftmax", axes, read(below, axes) - call("log", read(total, axes)))
@@ -56,16 +56,14 @@ def _softmax(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tens
     return scope.compute("softmax", axes, read(powers, axes) * share)
 
 
-def _normalise(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+def _normalise(is_rows: bool, scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """(x - mean) / sqrt(variance + ε) · scale + bias.
 
-    Mean and variance over the spatial dimensions (InstanceNormalization), or over the dimensions
-    from `axis` on (LayerNormalization).
+    Mean and variance over the dimensions from `axis` on (`is_rows`), or over the spatial ones.
     """
     x, axes = tensor(operands, 0), axes_of(shape)
-    layer = node.op == "LayerNormalization"
-    first = node.attrs.get("axis", -1) % len(shape) if layer else 1
-    over = tuple(range(first, len(shape) if layer else len(shape) - 1))
+    first = node.attrs.get("axis", -1) % len(shape) if is_rows else 1
+    over = tuple(range(first, len(shape) if is_rows else len(shape) - 1))
     mean = reduced(scope, MEAN, x, over, keep=True)
     centred = scope.compute("sub", axes, read(x, axes) - read(mean, axes))
     total = fold(scope, "sum", centred, over, square)
@@ -188,7 +186,7 @@ def _check_size(rw: Rewriter) -> str:
 OPERATORS: Mapping[str, Operator] = {
     **{
         op: Operator(
-            define=_softmax,
+            define=partial(_softmax, op == "LogSoftmax"),
             dtypes=FLOATS,
             layout=Layout.AXIS,
             canonical=_with_axis,
@@ -198,7 +196,10 @@ OPERATORS: Mapping[str, Operator] = {
     },
     "BatchNormalization": Operator(canonical=_batch_norm),
     "InstanceNormalization": Operator(
-        define=_normalise, dtypes=FLOATS, layout=Layout.SPATIAL, typing=typed(_check_channels)
+        define=partial(_normalise, False),
+        dtypes=FLOATS,
+        layout=Layout.SPATIAL,
+        typing=typed(_check_channels),
     ),
     "GroupNormalization": Operator(
         define=_normalise_groups,
@@ -206,7 +207,9 @@ OPERATORS: Mapping[str, Operator] = {
         layout=Layout.SPATIAL,
         typing=typed(_check_channels, own=like_first),
     ),
-    "LayerNormalization": Operator(define=_normalise, dtypes=FLOATS, typing=typed(_check_rows)),
+    "LayerNormalization": Operator(
+        define=partial(_normalise, True), dtypes=FLOATS, typing=typed(_check_rows)
+    ),
     "LpNormalization": Operator(canonical=_lp_normalisation),
     "LRN": Operator(
         define=_lrn, dtypes=FLOATS, layout=Layout.SPATIAL, typing=typed(before=_check_size)

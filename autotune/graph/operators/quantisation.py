@@ -11,6 +11,7 @@ products of dequantised tensors, quantised again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -57,10 +58,9 @@ def _dequantize(attrs: Attrs, q: Expr, scale: Expr, zero: Expr | None = None) ->
     return cast("float32", cast("int32", q) - cast("int32", zero)) * scale
 
 
-def _aligned(rw: Rewriter) -> None:
+def _aligned(is_quantizing: bool, rw: Rewriter) -> None:
     """Scale and zero point in shapes that repeat along the tensor; a zero point of 0 is none."""
     name, scale, zero = (rw.input(n) for n in range(3))
-    is_quantizing = rw.node.op == "QuantizeLinear"
     if is_quantizing:
         _check_scale(rw.node, rw.value(1))
     check_zero(rw.node, rw.kind(1).shape, rw.kind(2).shape if zero else None)
@@ -184,8 +184,8 @@ def dequantised(q: Array, scale: Array, zero: Array | None = None) -> Array:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "QuantizeLinear": Operator(canonical=_aligned),
-    "DequantizeLinear": Operator(canonical=_aligned, folding=Folding.NEVER),
+    "QuantizeLinear": Operator(canonical=partial(_aligned, True)),
+    "DequantizeLinear": Operator(canonical=partial(_aligned, False), folding=Folding.NEVER),
     "DynamicQuantizeLinear": Operator(canonical=_dynamic, folding=Folding.NEVER),
     # Scales and zero points are data, so that layers that differ in them alone are one task.
     "Quantize": of_formula(_quantize, roles=("x", "step", "zero"), literals=False),

@@ -138,7 +138,7 @@ def _global_pool(
     return reduced(scope, kind, x, spatial, keep=True)
 
 
-def _arg_extremum(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+def _arg_extremum(kind: str, scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     """Position of the first (or last) largest or smallest element of dimension `axis`.
 
     NaN counts as the extremum, as in NumPy.
@@ -150,7 +150,7 @@ def _arg_extremum(scope: Scope, node: Node, operands: Operands, shape: Shape) ->
     element = x[(*axes[:axis], r, *axes[axis + 1 :])]
     kept = (Axis(axes[axis].name, 1),) if len(shape) == len(axes) else ()
     outer = (*axes[:axis], *kept, *axes[axis + 1 :]) or POINT
-    best = Reduce("max" if node.op == "ArgMax" else "min", element, (r,))
+    best = Reduce(kind, element, (r,))
     extremum = scope.compute(best.op, outer, best)
     is_last = node.attrs.get("select_last_index", 0)
     is_best = compare("eq", element, extremum[outer])
@@ -252,6 +252,6 @@ OPERATORS: Mapping[str, Operator] = {
         for name, kind in (("GlobalAveragePool", MEAN), ("GlobalMaxPool", MAXIMUM))
     },
     "GlobalLpPool": Operator(canonical=_global_lp_pool),
-    "ArgMax": Operator(define=_arg_extremum),
-    "ArgMin": Operator(define=_arg_extremum),
+    "ArgMax": Operator(define=partial(_arg_extremum, "max")),
+    "ArgMin": Operator(define=partial(_arg_extremum, "min")),
 }

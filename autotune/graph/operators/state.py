@@ -26,6 +26,7 @@ from autotune.graph.operators.definition import (
     Scope,
     Trait,
     Types,
+    View,
     axes_of,
     like_first,
     literal,
@@ -136,6 +137,7 @@ _LEAST_STEP = 2.0**-100
 OPERATORS: Mapping[str, Operator] = {
     APPEND: Operator(
         fusion=Fusion.VIEW,
+        view=View.APPENDED,
         traits=Trait.SELECTS,
         roles=("buffer", "rows"),
         typing=typed(own=like_first),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from autotune.graph.ir import Node
 from autotune.graph.operators import (
     bits,
     block_quantised,
@@ -41,7 +42,7 @@ from autotune.graph.operators import (
     weight_only,
     written_lengths,
 )
-from autotune.graph.operators.definition import UNKNOWN, Operator
+from autotune.graph.operators.definition import UNKNOWN, Layout, Operator, View
 
 FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
@@ -64,6 +65,27 @@ def operator_of(name: str) -> Operator:
     return OPERATORS.get(name, UNKNOWN)
 
 
+def view_of(node: Node) -> View | None:
+    """What a node is a view of; None for a computation."""
+    return operator_of(node.op).view
+
+
+def permutes(node: Node) -> bool:
+    """Whether a node brings dimensions into another order."""
+    return operator_of(node.op).layout is Layout.TRANSPOSE
+
+
+def data_of(node: Node) -> tuple[str, ...]:
+    """The operands whose elements a node moves."""
+    return node.inputs if view_of(node) is View.JOINED else node.inputs[:1]
+
+
 def operators_with(has: Callable[[Operator], object]) -> frozenset[str]:
     """The names of all operators whose record has something."""
     return frozenset(name for name, operator in OPERATORS.items() if has(operator))
+
+
+REARRANGING = operators_with(lambda op: op.view is View.WHOLE or op.layout is Layout.TRANSPOSE)
+"""Operators that bring all elements into another shape, or dimensions into another order."""
+PRODUCTS = operators_with(lambda op: op.factors.channel_axis is not None)
+"""Operators that sum products of data and weights with output channels."""

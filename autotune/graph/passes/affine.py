@@ -19,11 +19,10 @@ import numpy as np
 from autotune.graph.ir import Array, Node
 from autotune.graph.operators.definition import Trait
 from autotune.graph.operators.quantisation import check_zero, dequantised, spread
-from autotune.graph.operators.table import OPERATORS, operator_of
+from autotune.graph.operators.table import REARRANGING, operator_of, operators_with, permutes
 from autotune.graph.rewriter import Rewriter, Rule
 
 BYTES = ("int8", "uint8")
-_MOVES = ("Reshape", "Transpose")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ def _move(rw: Rewriter) -> None:
     node, factors = rw.node, rw.editor.makers[rw.input(0)].inputs[1:]
     if all(rw.constants[n].size == 1 for n in factors):
         moved = factors
-    elif node.op in _MOVES:
+    elif node.op in REARRANGING:
         moved = tuple(_moved_factor(rw, source.name, n) for n in factors)
     else:
         return
@@ -147,7 +146,7 @@ def _moved_factor(rw: Rewriter, q: str, name: str) -> str:
     if value.size == 1:
         return name
     value = value.reshape((1,) * (len(shape) - value.ndim) + value.shape)
-    if rw.node.op == "Transpose":
+    if permutes(rw.node):
         return rw.array(np.ascontiguousarray(value.transpose(rw.attr("perm"))))
     if value.shape == shape:
         return rw.array(value.reshape(target))
@@ -161,7 +160,7 @@ def _moved_factor(rw: Rewriter, q: str, name: str) -> str:
     return rw.array(np.ascontiguousarray(np.broadcast_to(value, shape).reshape(target)))
 
 
-_MOVING = {*_MOVES, *(op for op, operator in OPERATORS.items() if operator.indexed is not None)}
+_MOVING = REARRANGING | operators_with(lambda operator: operator.indexed is not None)
 
 DEQUANTISE = Rule("dequantise", _dequantise, {"DequantizeLinear"})
 FOLD = Rule("fold-dequantised", _fold, {"Dequantize"})

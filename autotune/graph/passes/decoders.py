@@ -123,12 +123,13 @@ def _start(rw: Rewriter, node: Node) -> int | None:
 
 def _rms(rw: Rewriter) -> None:
     """x / Sqrt(ReduceMean(x · x) + ε) -> DividedByRms(x)"""
+    is_quotient = rw.node.op == "Div"
     for x, factor in (rw.node.inputs, rw.node.inputs[::-1]):
-        root = factor if rw.node.op == "Div" else _inverse(rw, factor)
+        root = factor if is_quotient else _inverse(rw, factor)
         epsilon = _epsilon(rw, x, root)
         if epsilon is not None and rw.type.dtype == "float32":
             return rw.result(DIVIDED_BY_RMS, x, epsilon=epsilon)
-        if rw.node.op == "Div":
+        if is_quotient:
             return
 
 

@@ -14,11 +14,10 @@ from collections.abc import Set
 import numpy as np
 
 from autotune.graph.ir import Array, Editor, Graph, Node
+from autotune.graph.operators.table import PRODUCTS
 from autotune.graph.operators.whole_terms import term_axis
 from autotune.graph.rewriter import Rewriter, Rule
 from autotune.te.exactness import EXACT_IN_FLOAT, LARGEST_BYTES
-
-_PRODUCTS = ("Conv", "MatMul")
 
 
 def float_integers(names: Set[str], stored: Set[str] = frozenset()) -> tuple[Rule, ...]:
@@ -53,7 +52,7 @@ def float_integers(names: Set[str], stored: Set[str] = frozenset()) -> tuple[Rul
             rw.result("Dequantize", data, *rw.node.inputs[1:])
 
     return (
-        Rule("float-integers", product, _PRODUCTS),
+        Rule("float-integers", product, PRODUCTS),
         Rule("dequantise-floats", dequantised, {"Dequantize"}),
     )
 
@@ -64,7 +63,7 @@ def _dequantise(nodes: list[Node]) -> bool:
 
 def has_exact_floats(graph: Graph | Editor, node: Node) -> bool:
     """Whether a node sums products of bytes and constant ones, and floats would do it exactly."""
-    if node.op not in _PRODUCTS or len(node.inputs) > 2:
+    if node.op not in PRODUCTS or len(node.inputs) > 2:
         return False
     largest = LARGEST_BYTES.get(graph.types[node.inputs[0]].dtype)
     weights = graph.constants.get(node.inputs[1])

@@ -6,10 +6,13 @@ scale and shift elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from autotune.graph.ir import Array, Node, Shape, float_array
 from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.whole_terms import channel_axis
 from autotune.graph.rewriter import Rewriter, Rule
 
 
@@ -35,16 +38,20 @@ def _fold_affine(rw: Rewriter) -> None:
         return
     if np.broadcast_shapes(inner.shape, value.shape) not in (inner.shape, value.shape):
         return
-    x, both = producer.inputs[0], rw.array(inner * value if rw.node.op == "Mul" else inner + value)
+    x, both = producer.inputs[0], rw.array(_COMBINED[rw.node.op](inner, value))
     if producer.op == rw.node.op:
         rw.result(rw.node.op, x, both)
     else:
         rw.result("Add", rw("Mul", x, rw.array(value)), both)
 
 
+_COMBINED: Mapping[str, Callable[[Array, Array], Array]] = {"Mul": np.multiply, "Add": np.add}
+"""What two operators in a row do with their constants."""
+
+
 def _constant_operand(rw: Rewriter, node: Node) -> Array | None:
     """The constant operand of a Mul or Add of float32."""
-    value = rw.constants.get(node.inputs[1]) if node.op in ("Mul", "Add") else None
+    value = rw.constants.get(node.inputs[1]) if node.op in _COMBINED else None
     return value if value is not None and value.dtype == np.float32 else None
 
 
@@ -78,7 +85,7 @@ def channel_vector(value: Array, shape: Shape, axis: int) -> Array | None:
 
 def _scaled(weight: Array, vector: Array, product: Node) -> Array:
     """Multiply the output channels of a weight."""
-    if product.op == "Conv" or product.attrs.get("trans_b", 0):
+    if channel_axis(product.op, product.attrs, weight.ndim) == 0:
         vector = vector.reshape(-1, *(1,) * (weight.ndim - 1))
     return float_array(weight * vector)
 

@@ -16,11 +16,9 @@ from math import prod
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Node, Shape
-from autotune.graph.operators.definition import Trait
-from autotune.graph.operators.table import operator_of, operators_with
+from autotune.graph.operators.definition import Trait, View
+from autotune.graph.operators.table import REARRANGING, operator_of, operators_with, view_of
 from autotune.graph.rewriter import Rewriter, Rule
-
-_MOVERS = ("Reshape", "Transpose")
 
 
 def _hoist_elementwise(rw: Rewriter) -> None:
@@ -59,16 +57,16 @@ def _mover(rw: Rewriter) -> Node | None:
     if any(rw.types[n].shape == shape and _follows(rw, n) for n in tensors):
         return None  # it already follows its producer
     for name in dict.fromkeys(tensors):
-        mover = rw.maker(name, *_MOVERS)
+        mover = rw.maker(name, *REARRANGING)
         if mover is None or rw.types[name].shape != shape or not _follows_computation(rw, mover):
             continue
         if not _keeps_places(rw, mover):
             continue
         others = [n for n in tensors if n != name]
-        if not others and (mover.op == "Reshape" or rw.private(name) is not None):
+        if not others and (view_of(mover) is View.WHOLE or rw.private(name) is not None):
             return mover
         source = rw.types[mover.inputs[0]].shape
-        if mover.op == "Reshape" and all(_fits(rw, n, source, shape) for n in others):
+        if view_of(mover) is View.WHOLE and all(_fits(rw, n, source, shape) for n in others):
             return mover
     return None
 
@@ -78,13 +76,13 @@ def _keeps_places(rw: Rewriter, mover: Node) -> bool:
     if Trait.PLACED not in operator_of(rw.node.op).traits:
         return True
     lasts = {rw.types[name].shape[-1:] for name in (mover.inputs[0], mover.output)}
-    return mover.op == "Reshape" and len(lasts) == 1
+    return view_of(mover) is View.WHOLE and len(lasts) == 1
 
 
 def _follows(rw: Rewriter, name: str) -> bool:
     """Whether a tensor of one reader is the result of a computation that this can fuse with."""
     maker = _made_for_one(rw, name)
-    if maker is None or maker.op in _MOVERS:
+    if maker is None or maker.op in REARRANGING:
         return False
     return Trait.SELECTS not in operator_of(maker.op).traits
 
@@ -98,7 +96,7 @@ def _made_for_one(rw: Rewriter, name: str, *ops: str) -> Node | None:
 def _follows_computation(rw: Rewriter, mover: Node) -> bool:
     """Whether its source, through single-consumer movers, is the output of a computation."""
     source = mover.inputs[0]
-    while (before := _made_for_one(rw, source, *_MOVERS)) is not None:
+    while (before := _made_for_one(rw, source, *REARRANGING)) is not None:
         source = before.inputs[0]
     return _follows(rw, source)
 

@@ -16,10 +16,10 @@ from functools import partial
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Graph, Node, Shape, to_first, to_last
-from autotune.graph.operators.definition import Layout
+from autotune.graph.operators.definition import Layout, View
 from autotune.graph.operators.movement import pad_amounts
 from autotune.graph.operators.reductions import reduce_axes
-from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.table import operator_of, permutes, view_of
 from autotune.graph.passes.simplify import require_one_result
 from autotune.graph.passes.typed_editor import TypedEditor
 from autotune.graph.refusals import naming, refused
@@ -176,7 +176,7 @@ class _Layout:
     def _row_of_product(self, name: str) -> Node | None:
         """The product of a row and a constant matrix that computes `name`, if it is one."""
         maker = self.makers.get(name)
-        while maker is not None and maker.op == "Reshape" and self._is_read_once(maker):
+        while maker is not None and view_of(maker) is View.WHOLE and self._is_read_once(maker):
             maker = self.makers.get(maker.inputs[0])
         if maker is None or maker.op != "MatMul" or not self._is_read_once(maker):
             return None
@@ -283,13 +283,13 @@ class _Layout:
 
     def _restores_space(self, node: Node) -> bool:
         """Whether a Reshape keeps (n, c, …) of a Transpose from (n, …, c)."""
-        if node.op != "Reshape" or not self._keeps_channels(node):
+        if view_of(node) is not View.WHOLE or not self._keeps_channels(node):
             return False
         maker = self.makers.get(node.inputs[0])
         rank = len(self.graph.shape(node.inputs[0]))
         return (
             maker is not None
-            and maker.op == "Transpose"
+            and permutes(maker)
             and tuple(maker.attrs.get("perm", ())) == to_first(rank)
         )
 

@@ -20,7 +20,7 @@ import numpy as np
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Graph, Node
 from autotune.graph.operators.definition import Trait
-from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.table import data_of, operator_of
 from autotune.graph.operators.whole_terms import term_axis, with_zeros, zeros_behind
 from autotune.graph.passes.typed_editor import TypedEditor
 from autotune.graph.rewriter import Rewriter
@@ -75,7 +75,7 @@ class _Narrower:
             found.add(name)
             maker = self.makers.get(name)
             if maker is not None and Trait.MOVES in operator_of(maker.op).traits:
-                todo += maker.inputs if maker.op == "Concat" else maker.inputs[:1]
+                todo += data_of(maker)
         return found
 
     def _factors(self, node: Node) -> tuple[str, ...]:
@@ -90,8 +90,8 @@ class _Narrower:
         return self._is_float(name) or self.editor.types[name].dtype == self.dtype
 
     def _visit(self, node: Node) -> None:
-        is_dense = node.op == "MatMul" or (node.op == "Conv" and self._is_dense(node))
-        data = node.inputs if node.op == "Concat" else node.inputs[:1]
+        is_dense = self._is_dense(node)
+        data = data_of(node)
         is_kept = node.name in self.kept
         if is_dense and not is_kept and all(map(self._is_factor, node.inputs[:2])):
             factors = self._whole(node, [*map(self._narrowed, node.inputs[:2])])
@@ -107,9 +107,11 @@ class _Narrower:
                 self._narrowed(name)
 
     def _is_dense(self, node: Node) -> bool:
-        """Whether a convolution sums over channels, of groups over pairs of them."""
-        n_channels = self.editor.types[node.inputs[1]].shape[1]
-        return node.attrs.get("group", 1) == 1 or n_channels % _PAIR == 0
+        """Whether a product sums over channels, of groups over pairs of them."""
+        if operator_of(node.op).factors.channel_axis is None:
+            return False
+        is_one_group = node.attrs.get("group", 1) == 1
+        return is_one_group or self.editor.types[node.inputs[1]].shape[1] % _PAIR == 0
 
     def _whole(self, node: Node, factors: list[str]) -> list[str]:
         """Narrow factors with channels of zeros, where one instruction adds up several products."""
@@ -121,7 +123,9 @@ class _Narrower:
         missing = -value.shape[axis] % _TERMS.get(self.dtype, 1)
         if not missing:
             return factors
-        at = 1 if node.op == "Conv" else len(self.editor.types[data].shape) - 1
+        channel = operator_of(node.op).factors.channel_axis
+        assert channel is not None, node.op
+        at = channel % len(self.editor.types[data].shape)
         if (data, at) not in self.padded:
             self.padded[data, at] = zeros_behind(self.rw, data, at, missing)
         return [self.padded[data, at], self.rw.array(with_zeros(value, axis, missing))]

@@ -19,8 +19,8 @@ import numpy as np
 
 from autotune.graph.fallback.shape_inputs import SHAPE_OPERANDS
 from autotune.graph.ir import Array, Editor, Node, TensorType
-from autotune.graph.operators.definition import Trait
-from autotune.graph.operators.table import operator_of
+from autotune.graph.operators.definition import Trait, View
+from autotune.graph.operators.table import operator_of, view_of
 
 
 @dataclass(frozen=True)
@@ -162,12 +162,13 @@ class ConstantForms:
     def _is_shifted(self, node: Node, forms: Sequence[LengthForm]) -> bool:
         """Whether results are elements from the end of a dimension that grows, or from a place that
         moves, or lie behind a part that grows."""
+        view = view_of(node)
         axis, slopes = node.attrs.get("axis", 0), [[*self.moving(n)] for n in node.inputs]
         if node.op == "Gather":
             return any(slopes[0][axis:][:1]) and not self._all(node.inputs[1], 0)
-        if node.op == "Concat":
+        if view is View.JOINED:
             return any(any(one[axis:][:1]) for one in slopes[:-1])
-        if node.op == "Slice":
+        if view is View.PART:
             is_moved = any(forms[n] for n in (1, 3, 4) if n < len(forms))
             steps = node.inputs[4] if len(node.inputs) > 4 else ""
             is_plain = self._all(node.inputs[1], 0) and (not steps or self._all(steps, 1))

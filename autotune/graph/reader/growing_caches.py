@@ -17,6 +17,7 @@ from autotune.dtypes import DTYPES
 from autotune.errors import NotCompilable
 from autotune.graph.ir import Array, Editor, Node
 from autotune.graph.operators.state import APPEND, BYTE_ROWS, ROW_STEPS, ROWS, rows_first
+from autotune.graph.operators.table import permutes
 from autotune.graph.reader.constant_forms import ConstantForms, LengthFacts
 from autotune.graph.reader.growth import Growth, rows_of, steps_of_rows, stored_as
 from autotune.graph.reader.static_caches import TENSOR_SCATTER
@@ -63,7 +64,7 @@ class GrowingCaches:
     def _is_alias(self, node: Node) -> bool:
         """Whether a node is another name of a state: nothing reads that but what appends to it."""
         state = self._states.get(node.inputs[0])
-        if state is not None and state in self.growth.static and node.op == "Transpose":
+        if state is not None and state in self.growth.static and permutes(node):
             return self._is_turned(node, state)
         if state is None or node.op not in ("Identity", "Concat") or len(node.inputs) > 1:
             return False

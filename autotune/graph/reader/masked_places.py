@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from autotune.graph.operators.definition import Trait
 from autotune.graph.operators.state import APPEND, ROWS
 from autotune.graph.operators.table import operator_of
 from autotune.graph.reader.constant_forms import LengthForm
@@ -24,16 +25,15 @@ _LOWEST = float(np.finfo(np.float32).min)
 """In place of scores of unused places."""
 _FOLLOWING = frozenset(
     (
-        *("Transpose", "Reshape", "Flatten", "Expand", "Unsqueeze", "Squeeze", "Tile", "CumSum"),
-        *("ConstantOfShape", "Trilu", "Gather", "Slice", "Concat", "Split", "MatMul", "Softmax"),
+        *("Tile", "CumSum", "ConstantOfShape", "Trilu", "Gather", "MatMul", "Softmax"),
         *("ReduceSum", "ReduceMax", "ReduceMin", "ScatterElements", "ScatterND"),
         *("GatherElements", "GatherND", "DequantizeLinear", "QuantizeLinear", "LayerNormalization"),
         *("ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"),
-        *("ReduceLogSumExp", "Pad", "Dropout", "CastLike", "Sum", "Mean", "BitCast", APPEND, ROWS),
+        *("ReduceLogSumExp", "Dropout", "CastLike", "Sum", "Mean", "BitCast", APPEND, ROWS),
     )
 )
-"""Operators, beside those that are elementwise, whose unused places of results come from unused
-places of operands, once those over which they reduce are masked."""
+"""Operators, beside those that are elementwise or move elements, whose unused places of results
+come from unused places of operands, once those over which they reduce are masked."""
 _NEUTRAL: Mapping[str, float] = {
     **dict.fromkeys((f"Reduce{f}" for f in ("Sum", "L1", "L2", "SumSquare", "LogSum")), 0.0),
     "ReduceProd": 1.0,
@@ -46,7 +46,8 @@ _NEUTRAL: Mapping[str, float] = {
 
 def _follows_places(op: str) -> bool:
     """Whether unused places of results come from unused places of operands alone."""
-    return op in _FOLLOWING or operator_of(op).is_elementwise
+    operator = operator_of(op)
+    return op in _FOLLOWING or operator.is_elementwise or Trait.MOVES in operator.traits
 
 
 class MaskedPlaces(Growing):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from autotune.graph.ir import Graph, Node, moves_nothing, to_first, to_last
+from autotune.graph.operators.table import permutes
 from autotune.graph.tasks.joined_groups import JoinedGroups
 from autotune.graph.tasks.partition import Group
 from autotune.graph.tasks.subgraph import Subgraph, build_subgraph
@@ -51,7 +52,7 @@ def _moves(graph: Graph, group: Group, permutation: Callable[[int], tuple[int, .
 
 def _is_transpose(graph: Graph, node: Node, permutation: Callable[[int], tuple[int, ...]]) -> bool:
     order = permutation(len(graph.shape(node.output)))
-    return node.op == "Transpose" and tuple(node.attrs["perm"]) == order
+    return permutes(node) and tuple(node.attrs["perm"]) == order
 
 
 def _is_private(

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, count, pairwise
 
 from autotune.graph.ir import Graph, Node, Shape
-from autotune.graph.operators.state import APPEND
+from autotune.graph.operators.definition import View
+from autotune.graph.operators.table import view_of
 from autotune.graph.tasks.partition import Group
 from autotune.strides import dense, padded_strides
 
@@ -130,10 +131,10 @@ class _Storage:
         self.places: dict[str, _Place] = {}
         self.used: dict[str, int] = {}
         """Number of names by their stem."""
-        self.concats = {n.output: n for n in graph.nodes if n.op == "Concat"}
-        self.reshapes = {n.output: n for n in graph.nodes if n.op == "Reshape"}
+        self.concats = {n.output: n for n in graph.nodes if view_of(n) is View.JOINED}
+        self.reshapes = {n.output: n for n in graph.nodes if view_of(n) is View.WHOLE}
         self.readers = graph.consumers()
-        appended = (n for n in graph.nodes if n.op == APPEND)
+        appended = (n for n in graph.nodes if view_of(n) is View.APPENDED)
         self.rows = {n.inputs[1]: graph.shape(n.inputs[0]) for n in appended}
         """Shapes of the buffers that rows are written to."""
 
@@ -249,14 +250,16 @@ class _Storage:
         if node.output in self.made:
             self._target(node.output)
             self.groups.append(self.made[node.output])
-        elif node.op == "Reshape":
-            self._reshape(node)
-        elif node.op == "Slice":
-            self._slice(node)
-        elif node.op == "Concat":
-            self._concat(node)
-        elif node.op == APPEND:
-            self._append(node)
+            return
+        match view_of(node):
+            case View.WHOLE:
+                self._reshape(node)
+            case View.PART:
+                self._slice(node)
+            case View.JOINED:
+                self._concat(node)
+            case View.APPENDED:
+                self._append(node)
 
     def _append(self, node: Node) -> None:
         """The buffer of a state, with its new rows."""

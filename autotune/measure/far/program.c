@@ -1,7 +1,8 @@
 /* The measuring program: memory, calls and facts of a machine, for whoever writes to its stdin.
  *
  * A request is eight words, and bytes where it says so; an answer is one word, and bytes. Words are
- * 64 bits, little endian. It ends with its input, or by a signal of the code that it calls.
+ * 64 bits, little endian. It ends with its input, or by a signal of the code that it calls. What is
+ * above this line is generated: the numbers of requests, and of large pages.
  *
  *   1 FACTS                          -> n, n bytes: lines `name value`
  *   2 MAP n                          -> address of n zero bytes in whole pages, 0 without room
@@ -27,9 +28,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { FACTS = 1, MAP, UNMAP, WRITE, READ, PROTECT, CALL, SYMBOL };
-enum { LARGE_PAGE = 2 << 20, LARGE_FROM = 1 << 20 };
 
 typedef struct {
   const char *name;

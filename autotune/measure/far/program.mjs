@@ -12,7 +12,6 @@ import os from "node:os";
 import v8 from "node:v8";
 import {Worker} from "node:worker_threads";
 
-const FACTS = 1, MAP = 2, UNMAP = 3, WRITE = 4, READ = 5, CALL = 7, PLACE = 9, REMOVE = 10;
 const PAGE = 1 << 16, MOST_SLOTS = 1e7, MOST_BYTES = 1 << 30;
 const CACHES = "/sys/devices/system/cpu/cpu0/cache/index";
 

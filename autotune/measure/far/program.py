@@ -22,6 +22,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any
@@ -40,7 +41,7 @@ from autotune.codegen.team.native_object import native_object
 from autotune.errors import CodegenError, UsageError
 from autotune.measure.processes.process import WorkerError
 from autotune.measure.timing.executor import SharedBlock
-from autotune.pages import EXECUTE, READ, WRITE
+from autotune.pages import EXECUTE, LARGE_FROM, LARGE_PAGE, READ, WRITE
 from autotune.target import Target, needed_features
 from autotune.target.tiles import FEATURE, TILE_REQUEST
 from autotune.toolchain import static_program
@@ -48,7 +49,22 @@ from autotune.units import counted
 
 Array = NDArray[Any]
 
-_FACTS, _MAP, _UNMAP, _WRITE, _READ, _PROTECT, _CALL, _SYMBOL, _PLACE, _REMOVE = range(1, 11)
+
+class ProgramRequest(IntEnum):
+    """The first word of a request: see `program.c`, and `program.mjs` for the last two."""
+
+    FACTS = 1
+    MAP = 2
+    UNMAP = 3
+    WRITE = 4
+    READ = 5
+    PROTECT = 6
+    CALL = 7
+    SYMBOL = 8
+    PLACE = 9
+    REMOVE = 10
+
+
 _WORDS = struct.Struct("<8Q")
 _WORD = struct.Struct("<Q")
 _SHELLS = ("ssh", "adb", "dbclient")
@@ -111,7 +127,7 @@ class Connection:
     def facts(self) -> MachineFacts:
         """What the program knows of its machine. Raises WorkerError where it does not start."""
         try:
-            n = self._ask(_FACTS)
+            n = self._ask(ProgramRequest.FACTS)
             text = self._receive(n).decode(errors="replace")
         except ProgramEnded as error:
             raise _not_started(str(error)) from error
@@ -119,18 +135,18 @@ class Connection:
 
     def map(self, n_bytes: int) -> int:
         """Address of zeros in whole pages. Raises MemoryError."""
-        address = self._ask(_MAP, max(n_bytes, 1))
+        address = self._ask(ProgramRequest.MAP, max(n_bytes, 1))
         if not address:
             raise MemoryError(f"the measuring program has no room for {n_bytes} bytes")
         return address
 
     def drop(self, address: int, n_bytes: int) -> None:
         """Unmap with the next request: a finalizer may call this in the middle of another."""
-        self._dropped.append((_UNMAP, address, n_bytes))
+        self._dropped.append((ProgramRequest.UNMAP, address, n_bytes))
 
     def place(self, module: bytes) -> int:
         """The slot of the first function of a module. Raises CodegenError for one it refuses."""
-        self.send(_words(_PLACE, len(module)))
+        self.send(_words(ProgramRequest.PLACE, len(module)))
         self.send(module)
         (slot,) = _WORD.unpack(self._receive(_WORD.size))
         if not slot:
@@ -139,35 +155,35 @@ class Connection:
 
     def remove(self, slot: int) -> None:
         """Remove a module, as `drop` does."""
-        self._dropped.append((_REMOVE, slot))
+        self._dropped.append((ProgramRequest.REMOVE, slot))
 
     def write(self, address: int, data: Any) -> None:
         """Write bytes."""
         view = memoryview(data).cast("B")
         if view.nbytes:
-            self.send(_words(_WRITE, address, view.nbytes))
+            self.send(_words(ProgramRequest.WRITE, address, view.nbytes))
             self.send(view)
 
     def read(self, address: int, n_bytes: int) -> bytes:
         """Read bytes."""
-        return self._receive(self._ask(_READ, address, n_bytes)) if n_bytes else b""
+        return self._receive(self._ask(ProgramRequest.READ, address, n_bytes)) if n_bytes else b""
 
     def protect(self, address: int, n_bytes: int, access: int) -> None:
         """Change the access to whole pages. Raises CodegenError where the system refuses."""
         bits = (access & READ and 1) | (access & WRITE and 2) | (access & EXECUTE and 4)
-        if n_bytes and self._ask(_PROTECT, address, n_bytes, bits):
+        if n_bytes and self._ask(ProgramRequest.PROTECT, address, n_bytes, bits):
             raise CodegenError("the machine refuses to execute memory", "allow it there")
 
     def call(self, function: int, *arguments: int, limit_s: int = _TIMEOUT_S) -> int:
         """Call a function of up to four words."""
         words = [*arguments, 0, 0, 0, 0][:4]
-        return self._ask(_CALL, function, limit_s, *words)
+        return self._ask(ProgramRequest.CALL, function, limit_s, *words)
 
     def symbol(self, name: str) -> int:
         """Address of a function of the C library there. Raises CodegenError without it."""
         if name not in self._symbols:
             data = name.encode()
-            self.send(_words(_SYMBOL, len(data)) + data)
+            self.send(_words(ProgramRequest.SYMBOL, len(data)) + data)
             (self._symbols[name],) = _WORD.unpack(self._receive(_WORD.size))
         if not self._symbols[name]:
             raise CodegenError(f"it calls '{name}', which the measuring program does not have")
@@ -400,8 +416,11 @@ def measuring_program(target: Target, store: FileStore | None = None) -> bytes:
     Raises MissingDependency without a compiler of C.
     """
     if target.arch == WASM32.name:
-        return (placing_script() + _source("program.mjs")).encode()
-    source = _source("program.c")
+        known = ", ".join(f"{one.name} = {one}" for one in ProgramRequest)
+        return f"{placing_script()}const {known};\n{_source('program.mjs')}".encode()
+    numbers = {**ProgramRequest.__members__, "LARGE_PAGE": LARGE_PAGE, "LARGE_FROM": LARGE_FROM}
+    known = ", ".join(f"{name} = {int(number)}" for name, number in numbers.items())
+    source = f"enum {{ {known} }};\n{_source('program.c')}"
     key = key_of("measuring program", source, target.arch)
     found = store.get(key) if store else None
     if found is None:

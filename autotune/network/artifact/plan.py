@@ -88,6 +88,14 @@ def call_plan(artifact: Artifact) -> CallPlan:
     return CallPlan(words, made.table_words, len(lengths), inputs, outputs, rooms)
 
 
+_HALVES = {"float16": code.HALF, "bfloat16": code.BFLOAT}
+
+
+def halves_of(end: Endpoint) -> int:
+    """What the elements of a caller's array are to a call: `PLAIN` ones, or halves of a kind."""
+    return _HALVES.get(end.dtype, code.PLAIN) if end.stored != end.dtype else code.PLAIN
+
+
 def _place(end: Endpoint, is_output: bool) -> int:
     if end.window is not None:
         return code.WINDOW

@@ -207,7 +207,7 @@ def _record(interface: LibraryInterface, kind: str, tensors: tuple[Tensor, ...],
         end = tensor.first
         is_text = end.name in interface.artifact.texts.ports
         what = f"{_comment(end.name)}: {'numbers of WORDS' if is_text else end.dtype}"
-        fields.append(f"  {const}{tensor.c_type} *{tensor.identifier}; /* {what} */")
+        fields.append(f"  {const}{tensor.kind.c} *{tensor.identifier}; /* {what} */")
         if const and not tensor.is_fixed and interface.is_by_shape:
             fields.append(f"  int64_t {tensor.identifier}_shape[{max(len(end.shape), 1)}];")
     lines = fields or ["  char none;"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from autotune.codec import to_json
+from autotune.dtypes import DType, plain_dtype
 from autotune.errors import ArtifactError
 from autotune.extent import Extents, Length
 from autotune.network.artifact.artifact import Artifact, Endpoint
@@ -19,17 +20,6 @@ from autotune.network.export.naming import identifiers
 from autotune.network.export.stateful import StateLayout, of_state, state_layout
 from autotune.target import Target, needed_features
 from autotune.wording import arguments
-
-C_TYPES: Mapping[str, str] = {
-    "float32": "float",
-    "float64": "double",
-    "float16": "uint16_t",
-    "bfloat16": "uint16_t",
-    "bool": "uint8_t",
-    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    **{f"{sign}int{bits}": f"{sign}int8_t" for sign in ("", "u") for bits in (2, 4)},
-}
-"""Types of elements: those of half precision are bits, integers of less than a byte take one."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +35,11 @@ class Tensor:
         return self.ends[0]
 
     @property
-    def c_type(self) -> str:
-        """Of its elements."""
-        return C_TYPES[self.first.dtype]
+    def kind(self) -> DType:
+        """Of its elements, as a caller has them."""
+        found = plain_dtype(self.first.dtype)
+        assert found is not None, self.first.dtype
+        return found
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -178,7 +170,7 @@ def interface_of(artifact: Artifact, name: str) -> LibraryInterface:
     first = begin_of(artifact)
     begin = tuple(_tensors([first.inputs])) if first is not None else ()
     for tensor in (*inputs, *outputs, *begin):
-        if tensor.first.dtype not in C_TYPES:
+        if plain_dtype(tensor.first.dtype) is None:
             raise ArtifactError(
                 f"'{tensor.first.name}' is of {tensor.first.dtype}, which C has no type for",
                 "cast it to another type in the model",

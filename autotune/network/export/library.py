@@ -183,7 +183,7 @@ def require_whole(artifact: Artifact) -> None:
 
 
 def _require_team(artifact: Artifact) -> None:
-    needed = f"{SYMBOLS}prepare", f"{ports_code.SYMBOLS}enter"
+    needed = f"{SYMBOLS}prepare", f"{ports_code.SYMBOLS}narrow"
     has_all = all(symbol in artifact.image.symbols for symbol in needed)
     if not has_all or not artifact.image.crossings:
         raise ArtifactError(

@@ -1,7 +1,6 @@
 // A model -----------------------------------------------------------------------------------------
 
-const ARENA = 0, CONSTANTS = 1, LINE = 64, PAGE = 1 << 16;
-const floats = new Float32Array(1), bits = new Uint32Array(floats.buffer);
+const {ARENA, CONSTANTS, LINE, PLAIN} = network.numbers, PAGE = 1 << 16;
 
 /** What goes in and out: names, types and shapes, of every variant. */
 export const signature = network.signature;
@@ -75,7 +74,8 @@ export class Model {
       put(places.arrays, layout.arrays.slice(0, nEnds));
       put(places.shapes, layout.shapes.slice(0, nEnds));
       put(places.rooms, layout.longest.slice(0, variant.outputs.length));
-      const port = (one, k) => ({...one, number: k, shape: words(layout.shapes[k], one.dims.length),
+      const port = (one, k) => ({...one, number: k, functions: this.#functions,
+          shape: words(layout.shapes[k], one.dims.length),
           view: new globalThis[one.stored](buffer, layout.arrays[k], one.count)});
       const inputs = variant.inputs.map(port);
       const outputs = variant.outputs.map((one, k) => port(one, inputs.length + k));
@@ -254,51 +254,19 @@ function requireDims(port, dims) {
   if (!areDims(port, dims)) throw new TypeError(`${textOf(port)} is not of shape [${dims}]`);
 }
 
-function write({view, kind, count}, data) {
-  const to = {half: widenHalf, bfloat: widenBfloat}[kind];
-  if (!to) view.set(data);
-  else for (let n = 0; n < count; n++) view[n] = to(data[n]);
+// Halves are widened where they lie: behind one another in the second half of their place.
+function write({view, kind, count, functions}, data) {
+  if (kind === PLAIN) return view.set(data);
+  const {buffer, byteOffset: to} = view, from = to + 2 * count;
+  new Uint16Array(buffer, from, count).set(data);
+  functions.widen(BigInt(kind), BigInt(count), BigInt(from), BigInt(to));
 }
 
-function read({view, kind, count}, data) {
-  const from = {half: roundHalf, bfloat: roundBfloat}[kind];
-  if (!from) data.set(view.subarray(0, count));
-  else for (let n = 0; n < count; n++) data[n] = from(view[n]);
-}
-
-// Half precision ----------------------------------------------------------------------------------
-
-function widenBfloat(x) {
-  bits[0] = x << 16;
-  return floats[0];
-}
-
-function roundBfloat(x) {
-  floats[0] = x;
-  if (Number.isNaN(x)) return bits[0] >>> 16 | 0x40;
-  return bits[0] + 0x7fff + (bits[0] >>> 16 & 1) >>> 16;
-}
-
-function widenHalf(x) {
-  const sign = x & 0x8000 ? -1 : 1, exponent = x >> 10 & 31, fraction = x & 1023;
-  if (exponent === 31) return fraction ? NaN : sign * Infinity;
-  return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
-}
-
-function roundHalf(x) {
-  floats[0] = x;
-  const sign = bits[0] >>> 16 & 0x8000, size = Math.abs(x);
-  if (Number.isNaN(x)) return sign | 0x7e00;
-  if (size >= 65520) return sign | 0x7c00;
-  if (size < 2 ** -14) return sign | even(size * 2 ** 24);
-  const exponent = (bits[0] >>> 23 & 255) - 127;
-  return sign | (exponent + 14 << 10) + even(size * 2 ** (10 - exponent));
-}
-
-// The nearest integer, of two the even one.
-function even(x) {
-  const below = Math.floor(x), rest = x - below;
-  return below + (rest > 0.5 || (rest === 0.5 && below % 2) ? 1 : 0);
+function read({view, kind, count, functions}, data) {
+  if (kind === PLAIN) return data.set(view.subarray(0, count));
+  const {buffer, byteOffset: at} = view;
+  functions.narrow(BigInt(kind), BigInt(count), BigInt(at), BigInt(at));
+  data.set(new Uint16Array(buffer, at, count));
 }
 
 // Files -------------------------------------------------------------------------------------------

@@ -19,18 +19,19 @@ from typing import Any
 
 from autotune.codegen.image.wasm import custom_section, placing_script
 from autotune.codegen.team import ports_code, team, team_code
-from autotune.dtypes import dtype_bytes
+from autotune.dtypes import dtype_bytes, plain_dtype
 from autotune.errors import ArtifactError
 from autotune.extent import Extent, Length
 from autotune.files import cannot_write, make_folder, replacing
 from autotune.network.artifact.artifact import Artifact, Endpoint
-from autotune.network.artifact.plan import call_plan
-from autotune.network.artifact.table import KERNELS, RUN, entry_name
-from autotune.network.export.interface import C_TYPES, LibraryInterface, Tensor, interface_of
+from autotune.network.artifact.plan import call_plan, halves_of
+from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, RUN, entry_name
+from autotune.network.export.interface import LibraryInterface, Tensor, interface_of
 from autotune.network.export.library import Exported, require_whole
-from autotune.network.export.packaging import NODE_ARRAYS, table_of
-from autotune.network.export.source import WEIGHTS_HEADER, is_converted, text_of
+from autotune.network.export.packaging import table_of
+from autotune.network.export.source import WEIGHTS_HEADER, text_of
 from autotune.network.export.stateful import StateLayout
+from autotune.pages import CACHE_LINE
 from autotune.units import counted
 
 SECTION = "autotune.weights"
@@ -42,6 +43,8 @@ _FUNCTIONS = {
     "extentsOf": "extents_of",
     "enter": "enter",
     "leave": "leave",
+    "widen": "widen",
+    "narrow": "narrow",
 }
 _TEAM_WORDS = {
     **{"started": team_code.STARTED, "tried": team_code.TRIED, "capacity": team_code.CAPACITY},
@@ -54,7 +57,7 @@ _TEAM_BYTES = {
     **{"team": team_code.TEAM_BYTES, "settings": team_code.SETTINGS_BYTES},
     **{"seat": team_code.SEAT_BYTES, "job": team_code.JOB_BYTES, "run": team_code.RUN_BYTES},
 }
-_KINDS = {"float16": "half", "bfloat16": "bfloat"}
+_NUMBERS = {"ARENA": ARENA, "CONSTANTS": CONSTANTS, "LINE": CACHE_LINE, "PLAIN": ports_code.PLAIN}
 
 _HEAD = """\
 // {name}: {model}, compiled by autotune {version} for WebAssembly.
@@ -213,7 +216,7 @@ def write_module(artifact: Artifact, name: str, folder: Path, is_separate: bool)
     OutputError where something cannot be written.
     """
     require_whole(artifact)
-    if f"{ports_code.SYMBOLS}enter" not in artifact.image.symbols:
+    if f"{ports_code.SYMBOLS}narrow" not in artifact.image.symbols:
         raise ArtifactError(
             f"'{artifact.name}' was compiled by an earlier version", "compile the model again"
         )
@@ -367,7 +370,9 @@ def _zeros(tensor: Tensor) -> str:
 
 
 def _array(end: Endpoint, stored: bool = False) -> str:
-    return NODE_ARRAYS[C_TYPES[end.stored if stored else end.dtype]]
+    kind = plain_dtype(end.stored if stored else end.dtype)
+    assert kind is not None, end.dtype
+    return kind.js
 
 
 def _script_data(interface: LibraryInterface, is_separate: bool) -> str:
@@ -384,6 +389,7 @@ def _script_data(interface: LibraryInterface, is_separate: bool) -> str:
         "arrayBytes": _array_bytes(interface),
         "shapeBytes": _most(interface, lambda end: 8 * len(end.shape)),
         "roomBytes": _room_bytes(interface),
+        "numbers": _NUMBERS,
         "functions": {name: f"{ports_code.SYMBOLS}{own}" for name, own in _FUNCTIONS.items()},
         "hasLengths": bool(interface.lengths_text),
         "order": interface.order,
@@ -462,7 +468,7 @@ def _port(end: Endpoint) -> dict[str, Any]:
     """An input or output; with lengths `dims` and `count` are of the longest."""
     return {
         "name": end.name,
-        "kind": _KINDS[end.dtype] if is_converted(end) else "plain",
+        "kind": halves_of(end),
         "array": _array(end),
         "stored": _array(end, stored=True),
         "dims": end.shape,

@@ -173,27 +173,6 @@ require(run(model[0], record({given}), record({made})));
 {shown}destroy(model[0]);
 """
 
-_RUST_TYPES = {
-    "float": "f32",
-    "double": "f64",
-    **{
-        f"{sign}int{bits}_t": f"{kind}{bits}"
-        for sign, kind in (("", "i"), ("u", "u"))
-        for bits in (8, 16, 32, 64)
-    },
-}
-NODE_ARRAYS = {
-    "float": "Float32Array",
-    "double": "Float64Array",
-    "int64_t": "BigInt64Array",
-    "uint64_t": "BigUint64Array",
-    **{
-        f"{sign}int{bits}_t": f"{kind}{bits}Array"
-        for sign, kind in (("", "Int"), ("u", "Uint"))
-        for bits in (8, 16, 32)
-    },
-}
-
 _README_HEAD = """\
 # {name}
 
@@ -307,8 +286,8 @@ def _example(interface: LibraryInterface) -> str:
     for kind, tensors in sides.items():
         for tensor in tensors:
             count = _count(interface, kind, tensor)
-            cast = f"({tensor.c_type} *)"
-            size = f"sizeof({tensor.c_type})"
+            cast = f"({tensor.kind.c} *)"
+            size = f"sizeof({tensor.kind.c})"
             arrays.append(f"  {kind}.{tensor.identifier} = {cast}calloc({count} + 1, {size});")
             if kind == "inputs" and not tensor.is_fixed and interface.is_by_shape:
                 arrays += [
@@ -342,7 +321,7 @@ def _rust(interface: LibraryInterface) -> str:
     for kind, side in sides.items():
         mutable, pointer = ("", "as_ptr") if kind == "inputs" else ("mut ", "as_mut_ptr")
         for n, tensor in enumerate(side):
-            x, kind_of = f"{kind[:-1]}{n}", _RUST_TYPES[tensor.c_type]
+            x, kind_of = f"{kind[:-1]}{n}", tensor.kind.rust
             arrays += f"    let {mutable}{x} = vec![0 as {kind_of}; {tensor.counts[0]}];\n"
             given[kind].append(f"r#{tensor.identifier}: {x}.{pointer}()")
             if kind == "inputs" and not tensor.is_fixed:
@@ -362,7 +341,7 @@ def _rust(interface: LibraryInterface) -> str:
 
 def _rust_field(tensor: Tensor, kind: str) -> str:
     const = "const" if kind == "inputs" else "mut"
-    line = f"    r#{tensor.identifier}: *{const} {_RUST_TYPES[tensor.c_type]},\n"
+    line = f"    r#{tensor.identifier}: *{const} {tensor.kind.rust},\n"
     if kind == "inputs" and not tensor.is_fixed:
         line += f"    {tensor.identifier}_shape: [i64; {max(1, len(tensor.first.shape))}],\n"
     return line
@@ -373,10 +352,10 @@ def _node(interface: LibraryInterface) -> str:
     given: list[str] = []
     made: list[str] = []
     for n, tensor in enumerate(interface.inputs):
-        arrays += f"const input{n} = new {NODE_ARRAYS[tensor.c_type]}({tensor.counts[0]});\n"
+        arrays += f"const input{n} = new {tensor.kind.js}({tensor.counts[0]});\n"
         given += [f"input{n}", *(() if tensor.is_fixed else map(str, tensor.first.shape))]
     for n, tensor in enumerate(interface.outputs):
-        arrays += f"const output{n} = new {NODE_ARRAYS[tensor.c_type]}({tensor.counts[0]});\n"
+        arrays += f"const output{n} = new {tensor.kind.js}({tensor.counts[0]});\n"
         made.append(f"output{n}")
         shown += f'console.log("{tensor.identifier}:", output{n}[0]);\n'
     return _NODE.format(

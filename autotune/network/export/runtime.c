@@ -10,7 +10,7 @@
 #define WORD(base, at) (*(int64_t *)((char *)(base) + (at)))
 #define ALIGNED(n, to) (((n) + (to) - 1) / (to) * (to))
 
-enum { N_SEATS = (BLOCK_BYTES - TEAM_BYTES) / SEAT_BYTES, LARGE_PAGE = 2 << 20, LARGE_FROM = 1 << 20 };
+enum { N_SEATS = (BLOCK_BYTES - TEAM_BYTES) / SEAT_BYTES };
 
 typedef struct {
   void *table, *job;
@@ -276,64 +276,9 @@ static void release(M(model) *m, Caller *c) {
 
 /* One inference -------------------------------------------------------------------------------- */
 
-static float half_value(uint16_t half) {
-  uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, rest = half & 1023;
-  uint32_t bits;
-  float value;
-  if (exponent == 31)
-    bits = sign | 0x7f800000 | rest << 13;
-  else if (exponent)
-    bits = sign | (exponent + 112) << 23 | rest << 13;
-  else {
-    value = (float)rest * 5.9604644775390625e-8f; /* 2^-24 */
-    return sign ? -value : value;
-  }
-  memcpy(&value, &bits, 4);
-  return value;
-}
-
-static uint16_t half_of(float value) {
-  uint32_t bits, size;
-  uint16_t sign;
-  memcpy(&bits, &value, 4);
-  sign = (uint16_t)(bits >> 16 & 0x8000);
-  size = bits & 0x7fffffff;
-  if (size > 0x7f800000) {
-    uint16_t rest = (uint16_t)(size >> 13 & 1023);
-    return (uint16_t)(sign | 0x7c00 | (rest ? rest : 1));
-  }
-  if (size >= 0x47800000) return (uint16_t)(sign | 0x7c00);
-  if (size < 0x38800000) { /* below the normal numbers: steps of 2^-24, halves to even */
-    float steps, whole;
-    memcpy(&steps, &size, 4);
-    steps *= 16777216.0f;
-    whole = (float)(uint32_t)steps;
-    if (steps - whole > 0.5f || (steps - whole == 0.5f && ((uint32_t)steps & 1))) whole += 1.0f;
-    return (uint16_t)(sign | (uint32_t)whole);
-  }
-  size += 0xfff + (size >> 13 & 1);
-  return (uint16_t)(sign | (size - 0x38000000) >> 13);
-}
-
-static uint16_t bfloat_of(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, 4);
-  if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)((bits >> 16 & 0x8000) | 0x7fc0);
-  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static void widen(int kind, int64_t n, const uint16_t *from, float *to) {
-  for (int64_t i = 0; i < n; i++) {
-    uint32_t bits = (uint32_t)from[i] << 16;
-    if (kind == HALF)
-      to[i] = half_value(from[i]);
-    else
-      memcpy(&to[i], &bits, 4);
-  }
-}
-
-static void narrow(int kind, int64_t n, const float *from, uint16_t *to) {
-  for (int64_t i = 0; i < n; i++) to[i] = kind == HALF ? half_of(from[i]) : bfloat_of(from[i]);
+static void convert(int64_t (*by)(int64_t, int64_t, int64_t, int64_t), int kind, int64_t n,
+                    const void *from, void *to) {
+  by(kind, n, (int64_t)(intptr_t)from, (int64_t)(intptr_t)to);
 }
 
 static int64_t count(const Variant *v, int port, const int64_t *numbers) {
@@ -350,18 +295,19 @@ static void compute(const Variant *v, Caller *c, int64_t n_threads, const int64_
     const Port *p = &v->ports[n];
     int is_input = n < v->n_inputs;
     const void *given = is_input ? inputs[n] : outputs[n - v->n_inputs];
-    float *staging = (float *)(void *)(c->staging + p->staging);
-    if (p->kind != PLAIN && is_input) widen(p->kind, count(v, n, numbers), given, staging);
-    WORD(arrays, 8 * n) = (int64_t)(intptr_t)(p->kind == PLAIN ? given : staging);
+    char *staging = c->staging + p->staging;
+    if (p->kind != PLAIN && is_input)
+      convert(ports_widen, p->kind, count(v, n, numbers), given, staging);
+    WORD(arrays, 8 * n) = (int64_t)(intptr_t)(p->kind == PLAIN ? given : (const void *)staging);
   }
   ports_enter(plan, at, 0);
   v->run(table, n_threads);
   ports_leave(plan, at, 0);
   for (int n = 0; n < v->n_outputs; n++) {
     const Port *p = &v->ports[v->n_inputs + n];
-    const float *staging = (const float *)(const void *)(c->staging + p->staging);
+    const char *staging = c->staging + p->staging;
     if (p->kind != PLAIN)
-      narrow(p->kind, count(v, v->n_inputs + n, numbers), staging, outputs[n]);
+      convert(ports_narrow, p->kind, count(v, v->n_inputs + n, numbers), staging, outputs[n]);
   }
 }
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 from autotune.codegen.team import ports_code, team, team_code
 from autotune.dtypes import dtype_bytes
 from autotune.network.artifact.artifact import Artifact, Endpoint
-from autotune.network.artifact.plan import call_plan
+from autotune.network.artifact.plan import call_plan, halves_of
 from autotune.network.artifact.steps import begin_of, steps_of
 from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, RUN, entry_name
 from autotune.network.export.assembly import TEAM_SYMBOL
@@ -17,7 +17,7 @@ from autotune.network.export.description import description, quoted
 from autotune.network.export.header import TOO_LONG, plain_text
 from autotune.network.export.interface import LibraryInterface, Tensor
 from autotune.network.export.stateful import of_state, state_tables
-from autotune.pages import CACHE_LINE
+from autotune.pages import CACHE_LINE, LARGE_FROM, LARGE_PAGE
 from autotune.target import Target, cpuid, needed_features
 from autotune.target.isa import Architecture
 from autotune.target.tiles import FEATURE
@@ -30,11 +30,10 @@ _IS_HERE = 56
 _TEAM = ("TEAM_BYTES", "SEAT_BYTES", "SETTINGS_BYTES", "JOB_BYTES", "RUN_BYTES", "LINE")
 _SETTINGS = ("SET_CAPACITY", "SET_PATIENCE", "SET_ASSIST", "SET_PART")
 _JOB = ("TEAM", "SEAT", "TABLE", "SHARES", "N_KERNELS", "WANTED", "SETTINGS", "WAITERS")
-_KINDS = {"float16": "HALF", "bfloat16": "BFLOAT"}
 _PLAN = ("NUMBERS", "ARRAYS", "SHAPES", "ROOMS")
 _ROUTINES = {"prepare": 2, "make": 3, "leave": 1, "assist": 1}
 """Functions of the team that the run time calls, and how many words each takes."""
-_PORTS = {"numbers_of": 3, "extents_of": 4, "enter": 3, "leave": 3}
+_PORTS = {"numbers_of": 3, "extents_of": 4, "enter": 3, "leave": 3, "widen": 4, "narrow": 4}
 """Those of calls: see `codegen.ports_code`."""
 
 _INCLUDES = """\
@@ -141,9 +140,8 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
         "N_LENGTHS": max(len(v.lengths) for v in interface.variants),
         "ARENA": ARENA,
         "CONSTANTS": CONSTANTS,
-        "PLAIN": 0,
-        "HALF": 1,
-        "BFLOAT": 2,
+        "LARGE_PAGE": LARGE_PAGE,
+        "LARGE_FROM": LARGE_FROM,
         "WEIGHTS_HEADER": WEIGHTS_HEADER,
         "BLOCK_BYTES": team.BLOCK_BYTES,
         "IS_HERE": _IS_HERE,
@@ -152,7 +150,7 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
         **{name: getattr(team_code, name) for name in (*_TEAM, *_SETTINGS)},
         **{f"JOB_{name}": getattr(team_code, name) for name in _JOB},
         **{f"PLAN_{name}": getattr(ports_code, name) for name in _PLAN},
-        **{name: getattr(ports_code, name) for name in ("OTHER", "REASONS")},
+        **{name: getattr(ports_code, name) for name in ("OTHER", "REASONS", "PLAIN")},
         "AFTER_SHAPES": TOO_LONG - ports_code.ABOVE,
     }
     lines = [f"  {name} = {value}," for name, value in numbers.items()]
@@ -216,19 +214,15 @@ def _aligned(n_bytes: int) -> int:
     return -(-n_bytes // CACHE_LINE) * CACHE_LINE
 
 
-def is_converted(end: Endpoint) -> bool:
-    """Whether its elements are stored as others than the user's."""
-    return end.dtype in _KINDS and end.stored != end.dtype
-
-
 def _staging(variant: Artifact) -> tuple[list[str], int]:
     """The `Port` of each input and output, and bytes of all that they are kept in meanwhile."""
     rows, at = [], 0
     own = of_state(variant)  # as they are stored
     rooms = [0] * len(variant.own_inputs) + [*call_plan(variant).rooms]
     for end, room in zip((*variant.own_inputs, *variant.outputs), rooms, strict=True):
-        kind = _KINDS[end.dtype] if is_converted(end) and end.name not in own else "PLAIN"
-        staging = _aligned(math.prod(end.shape) * dtype_bytes(end.stored)) * (kind != "PLAIN")
+        kind = ports_code.PLAIN if end.name in own else halves_of(end)
+        is_staged = kind != ports_code.PLAIN
+        staging = _aligned(math.prod(end.shape) * dtype_bytes(end.stored)) * is_staged
         rows.append(f"{{{kind}, {at}, {at + staging}}}")
         at += staging + _aligned(room)
     return rows, at

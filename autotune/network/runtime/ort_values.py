@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-_KINDS = {"float": TensorProto.FLOAT, "double": TensorProto.DOUBLE} | {
-    name.lower(): number for name, number in TensorProto.DataType.items()
-}
-"""Types of elements by ONNX Runtime's names, as in `tensor(float8e5m2)`."""
+from autotune.dtypes import word_in
+
+_KINDS = {name.lower(): number for name, number in TensorProto.DataType.items()}
+"""Types of elements by ONNX Runtime's words, as in `tensor(float8e5m2)`."""
 
 
 def kind_of(element: str) -> int | None:
@@ -43,7 +43,7 @@ def ort_value(package: Any, array: NDArray[Any]) -> Any:
 
 def array_of(value: Any) -> NDArray[Any]:
     """The elements of an `OrtValue` that is a tensor of numbers."""
-    kind = _KINDS.get(value.data_type().removeprefix("tensor(").removesuffix(")"), 0)
+    kind = _KINDS.get(word_in(value.data_type()), 0)
     if not kind or is_plain(helper.tensor_dtype_to_np_dtype(kind)):
         array: NDArray[Any] = value.numpy()
         return array

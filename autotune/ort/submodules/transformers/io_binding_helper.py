@@ -6,22 +6,13 @@ from typing import Any
 
 import numpy as np
 
-_NUMPY = {
-    "float": "float32",
-    "double": "float64",
-    "float16": "float16",
-    "bool": "bool",
-    "complex64": "complex64",
-    "complex128": "complex128",
-    **{f"{sign}int{n}": f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)},
+from autotune.dtypes import PORT_TYPES, is_of_ml_dtypes, word_in
+
+_TORCH = {
+    **{d.word: d.name for d in PORT_TYPES.values() if d.bits >= 8},
+    **{name: name for name in ("complex64", "complex128")},
 }
-_TORCH = _NUMPY | {
-    "bfloat16": "bfloat16",
-    "float8e4m3fn": "float8_e4m3fn",
-    "float8e4m3fnuz": "float8_e4m3fnuz",
-    "float8e5m2": "float8_e5m2",
-    "float8e5m2fnuz": "float8_e5m2fnuz",
-}
+_NUMPY = {word: name for word, name in _TORCH.items() if not is_of_ml_dtypes(name)}
 
 
 class TypeHelper:
@@ -78,7 +69,7 @@ def _type_of(ends: Any, what: str, name: str) -> str:
 
 
 def _element(ort_type: str, names: dict[str, str]) -> str:
-    kind = ort_type.removeprefix("tensor(").removesuffix(")")
+    kind = word_in(ort_type)
     if kind not in names:
         raise ValueError(f"{ort_type} not found in map")
     return names[kind]
