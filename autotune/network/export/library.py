@@ -25,6 +25,7 @@ from autotune.network.export.header import header
 from autotune.network.export.interface import LibraryInterface, interface_of
 from autotune.network.export.packaging import companions, linked_with
 from autotune.network.export.source import WEIGHTS_HEADER, source, symbols
+from autotune.network.export.texts import filled
 from autotune.toolchain import Toolchain
 from autotune.work_folders import work_folder
 
@@ -96,7 +97,7 @@ def write_parts(
             readme = work / "README.md"
             cpu = interfaces[0].cpu
             known = {"model": " ".join(networks[0].name.split()), "cpu": cpu, "name": name}
-            text = _README_OF_PARTS.format(**known, version=networks[0].autotune_version)
+            text = filled("parts.md", **known, version=networks[0].autotune_version)
             readme.write_text(text, encoding="utf-8")
             files = [*_linked(interfaces, work, tools, is_separate), readme]
             _take_places(files, folder)
@@ -106,14 +107,6 @@ def write_parts(
     weights = networks[0].constants.nbytes
     code = sizes[f"lib{name}.so"] - (0 if is_separate else weights)
     return Exported(name, cpu, folder, sizes, weights, code)
-
-
-_README_OF_PARTS = """\
-# {name}
-
-Parts of {model}, compiled by autotune {version} for {cpu}. `{name}_ctx.onnx` calls them from ONNX
-Runtime, which computes what is between them.
-"""
 
 
 def _linked(

@@ -29,8 +29,9 @@ from autotune.network.artifact.table import ARENA, CONSTANTS, KERNELS, RUN, entr
 from autotune.network.export.interface import LibraryInterface, Tensor, interface_of
 from autotune.network.export.library import Exported, require_whole
 from autotune.network.export.packaging import table_of
-from autotune.network.export.source import WEIGHTS_HEADER, text_of
+from autotune.network.export.source import WEIGHTS_HEADER
 from autotune.network.export.stateful import StateLayout
+from autotune.network.export.texts import filled, text_of
 from autotune.pages import CACHE_LINE
 from autotune.units import counted
 
@@ -59,113 +60,6 @@ _TEAM_BYTES = {
 }
 _NUMBERS = {"ARENA": ARENA, "CONSTANTS": CONSTANTS, "LINE": CACHE_LINE, "PLAIN": ports_code.PLAIN}
 
-_HEAD = """\
-// {name}: {model}, compiled by autotune {version} for WebAssembly.
-//
-//   import {{create}} from "./{name}.mjs";
-//   const model = await create();
-//   {call}
-
-const files = {{
-  wasm: new URL("./{name}.wasm", import.meta.url),
-  weights: {weights},
-  worker: {worker},
-}};
-
-const network = {network};
-"""
-_TYPES = """\
-// {name}: {model}, compiled by autotune {version} for WebAssembly.
-
-/** An array, or with its shape; ONNX Runtime's tensors are such. */
-export type Input<T> = T | {{readonly data: T; readonly dims: readonly number[]}};
-
-export interface Inputs {{
-{inputs}}}
-
-export interface Outputs {{
-{outputs}}}
-
-export type Source = string | URL | BufferSource | Response;
-
-export declare class Model {{
-  /** Bytes of memory that this model holds. */
-  readonly memoryBytes: number;
-  /** Threads that compute. */
-  readonly threads: number;
-  /** End the threads of this model, which is of no use any more. */
-  close(): void;
-{methods}}}
-
-/** Make a model of the files beside the script, or of others. */
-export declare function create(
-  options?: {{
-    wasm?: Source | WebAssembly.Module;
-    weights?: Source;
-    worker?: string | URL;
-    threads?: number;
-    sessions?: number;
-  }},
-): Promise<Model>;
-
-export interface Port {{
-  name: string;
-  identifier: string;
-  dtype: string;
-  /** Of each variant; with lengths the longest. */
-  shapes: number[][];
-  fixed: boolean;
-  /** With lengths: an extent is factor * n + offset, with n a number of the call. */
-  extents?: (number | {{name: string; most: number; factor: number; offset: number}})[][];
-}}
-
-export declare const signature: {{
-  name: string;
-  model: string;
-  autotune: string;
-  cpu: string;
-  features: string[];
-  threads: number;
-  inputs: Port[];
-  outputs: Port[];
-}};
-"""
-_EXAMPLE = """\
-// node example.mjs
-
-import {{create}} from "./{name}.mjs";
-
-const model = await create();
-{session}const outputs = {run}({{
-{inputs}}});
-for (const [name, {data}] of Object.entries(outputs)) console.log(name, data.slice(0, 4));
-"""
-_README = """\
-# {name}
-
-{model}, compiled by autotune {version} for WebAssembly: {threads}, 128-bit vectors, relaxed SIMD.
-
-| file | |
-|---|---|
-| `{name}.wasm` | the code{embedded} |
-{weights}{worker}| `{name}.mjs` | the interface, for browsers and Node |
-| `{name}.d.mts`, `{name}.d.ts` | its types, for TypeScript and for other tools |
-| `example.mjs` | one inference on zeros: `node example.mjs` |
-
-{tensors}
-
-```js
-import {{create}} from "./{name}.mjs";
-
-const model = await create();                     // fetches the files beside the script
-{session}{call}
-```
-
-`create({{wasm{or_weights}}})` takes addresses or bytes instead. An input is a typed array, or
-`{{data, dims}}`. A second argument of `run` has arrays to write results to; else they are new. A
-model has memory of its own, all of it taken by `create`. The engine needs relaxed SIMD: Node from
-20 on, Chrome from 114 on.
-{more}"""
 _METHODS = """\
   /** One inference. Results are new arrays, or those of `outputs`. */
   run(inputs: Inputs, outputs?: Partial<Outputs>): Outputs;
@@ -175,23 +69,6 @@ _METHODS = """\
 _SESSION_METHODS = """\
   /** A sequence with a state of its own. */
   session(): Session;
-"""
-_SESSION = """
-export interface Beginning {{
-{begin}}}
-
-export declare class Session {{
-  /** Places that the state has. */
-  readonly length: number;
-  /** What an encoder gives, once for a sequence. */
-  begin(inputs: Beginning): void;
-  /** As many places as the inputs have: outputs of all of them, or of the last one. */
-  step(inputs: Inputs): Outputs;
-  /** Forget all places; what `begin` was given stays. */
-  reset(): void;
-  /** Give the room back, for another session. */
-  close(): void;
-}}
 """
 _STATE = """
 A session keeps the state, in memory of the model: `create({sessions: n})` has room for n of them.
@@ -280,7 +157,8 @@ def _texts(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
     has_threads = artifact.target.isa.has_threads
     own = [*["weights"] * is_separate, *["worker.mjs"] * has_threads]
     urls = {file: f'new URL("./{name}.{file}", import.meta.url)' for file in own}
-    head = _HEAD.format(
+    head = filled(
+        "module.mjs",
         **known,
         weights=urls.get("weights", "undefined"),
         worker=urls.get("worker.mjs", "undefined"),
@@ -293,7 +171,8 @@ def _texts(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
         f"{name}.mjs": "\n".join([head, placing, *map(text_of, parts)]),
         **(worker if has_threads else {}),
         **dict.fromkeys(_declarations(name), _types(interface, known)),
-        "example.mjs": _EXAMPLE.format(
+        "example.mjs": filled(
+            "example_of_module.mjs",
             **known,
             inputs="".join(map(_zeros, interface.inputs)),
             data="{data}" if interface.lengths_text else "data",
@@ -303,7 +182,8 @@ def _texts(interface: LibraryInterface, is_separate: bool) -> dict[str, str]:
 
 
 def _types(interface: LibraryInterface, known: Mapping[str, str]) -> str:
-    made = _TYPES.format(
+    made = filled(
+        "module.d.ts",
         **known,
         inputs="".join(map(_typed, interface.inputs)),
         outputs="".join(f"  {_key(t)}: {_result(interface, t)};\n" for t in interface.outputs),
@@ -311,7 +191,7 @@ def _types(interface: LibraryInterface, known: Mapping[str, str]) -> str:
     )
     if not interface.state:
         return made
-    return made + _SESSION.format(begin="".join(map(_typed, interface.begin)))
+    return made + filled("session.d.ts", begin="".join(map(_typed, interface.begin)))
 
 
 def _typed(tensor: Tensor) -> str:
@@ -329,7 +209,8 @@ def _begin(interface: LibraryInterface) -> str:
 def _readme(interface: LibraryInterface, known: Mapping[str, str], is_separate: bool) -> str:
     name, artifact = interface.name, interface.artifact
     text, has_threads = interface.lengths_text, artifact.target.isa.has_threads
-    return _README.format(
+    return filled(
+        "module.md",
         **known,
         tensors=table_of(interface),
         weights=f"| `{name}.weights` | the weights |\n" if is_separate else "",

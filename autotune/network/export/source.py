@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.resources import files
 
 from autotune.codegen.team import ports_code, team, team_code
 from autotune.dtypes import dtype_bytes
@@ -17,6 +16,7 @@ from autotune.network.export.description import description, quoted
 from autotune.network.export.header import TOO_LONG, plain_text
 from autotune.network.export.interface import LibraryInterface, Tensor
 from autotune.network.export.stateful import of_state, state_tables
+from autotune.network.export.texts import filled, text_of
 from autotune.pages import CACHE_LINE, LARGE_FROM, LARGE_PAGE
 from autotune.target import Target, cpuid, needed_features
 from autotune.target.isa import Architecture
@@ -35,60 +35,6 @@ _ROUTINES = {"prepare": 2, "make": 3, "leave": 1, "assist": 1}
 """Functions of the team that the run time calls, and how many words each takes."""
 _PORTS = {"numbers_of": 3, "extents_of": 4, "enter": 3, "leave": 3, "widen": 4, "narrow": 4}
 """Those of calls: see `codegen.ports_code`."""
-
-_INCLUDES = """\
-#define _GNU_SOURCE
-#include "{name}.h"
-
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/auxv.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18
-#endif
-
-#define M(x) {name}_##x
-#define S(x) {guard}_##x
-#define TEAM_SYMBOL {team}
-#define FEATURES_TEXT {features}
-
-enum {{
-{numbers}
-}};
-
-typedef struct {{
-  {needed_fields}
-}} Needed;
-
-typedef struct {{
-  const Needed *needed;
-  int n_needed, vector_bytes, needs_tiles;
-}} Cpu;
-
-typedef struct {{
-  int kind;
-  int64_t staging, room; /* of a caller's: its elements as they are stored; for the longest */
-}} Port;
-
-typedef struct {{
-  const int64_t *plan;
-  const Port *ports; /* inputs, then outputs */
-  int n_inputs, n_outputs, n_slots, n_words, n_lengths, n_kernels;
-  const char *kernels;
-  void (*run)(void *, int64_t);
-}} Variant;
-"""
 
 
 def source(interface: LibraryInterface, digest: bytes, is_separate: bool) -> str:
@@ -124,11 +70,6 @@ def symbols(interface: LibraryInterface) -> dict[str, str]:
     return found
 
 
-def text_of(file: str) -> str:
-    """A text of this package that is the same for all networks."""
-    return files("autotune.network.export").joinpath(file).read_text(encoding="utf-8")
-
-
 def _head(interface: LibraryInterface, is_separate: bool) -> str:
     architecture = interface.target.architecture
     numbers = {
@@ -154,7 +95,8 @@ def _head(interface: LibraryInterface, is_separate: bool) -> str:
         "AFTER_SHAPES": TOO_LONG - ports_code.ABOVE,
     }
     lines = [f"  {name} = {value}," for name, value in numbers.items()]
-    text = _INCLUDES.format(
+    text = filled(
+        "head.c",
         name=interface.name,
         guard=interface.name.upper(),
         team=TEAM_SYMBOL,

@@ -17,7 +17,7 @@ from autotune.cache import cache_folder
 from autotune.codegen.image.relocations import X86_64
 from autotune.files import make_folder, replacing
 from autotune.network.artifact.digests import PAGE, SHIFT, factors, page_values
-from autotune.network.export.source import text_of
+from autotune.network.export.texts import text_of
 from autotune.toolchain import Toolchain, portable_toolchain, toolchain
 from autotune.version import __version__
 from autotune.work_folders import work_folder
