@@ -1,9 +1,8 @@
 """⑪ What a session knows of the calls of one network: of one shape, or of all sizes.
 
-    waiting ─begin─► compiling ─load─► loaded ─adopt─► compiled ─(grows: load)─► loaded
-       ▲────────wait───────┘              └──refuse──► onnxruntime ◄──refuse──┘
-
-`NEXT` has all transitions; each is one method of `Entry`, called under the lock of its session.
+`NEXT` has all states that may follow one, which docs/drop-in.md draws. Each transition is one
+method of `Entry`, called under the lock of its session. `AFTER` is the same of a session, whose
+transitions are those of `Programs`.
 """
 
 from __future__ import annotations
@@ -46,6 +45,29 @@ NEXT: Mapping[ShapeState, tuple[ShapeState, ...]] = {
     _ONNXRUNTIME: (),
 }
 """Other states that may follow each: docs/drop-in.md says when."""
+
+
+class SessionState(StrEnum):
+    """Of a session: what it has compiled next."""
+
+    READING = "reading"
+    """Nothing: facts of its model are not known."""
+    NAMED = "named"
+    """Shapes that are named before a call."""
+    CALLED = "called"
+    """What is called."""
+    ENDED = "ended"
+    """Nothing any more."""
+
+
+_READING, _NAMED, _CALLED, _ENDED = SessionState
+AFTER: Mapping[SessionState, tuple[SessionState, ...]] = {
+    _READING: (_NAMED, _CALLED, _ENDED),
+    _NAMED: (_CALLED, _ENDED),
+    _CALLED: (_ENDED,),
+    _ENDED: (),
+}
+"""Other states that may follow each."""
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from autotune.ort.adopting import copied, disagreement, loaded, shapes_of
 from autotune.ort.background import background
 from autotune.ort.contest import Contest
 from autotune.ort.dispatch import ALL_SIZES, UNKNOWN, Dispatch, Key
-from autotune.ort.entries import Arrays, Entry, Shapes, ShapeState
+from autotune.ort.entries import AFTER, Arrays, Entry, SessionState, Shapes, ShapeState
 from autotune.ort.failures import remembered
 from autotune.ort.request import (
     ARTIFACT,
@@ -102,8 +102,7 @@ class Programs:
         self._calls = Dispatch(shapes, request.constants)
         self._sizes: OpenSizes | None = None
         self._one_by_one: set[Key] = set()
-        self._is_known = False
-        self._named = bool(request.dims)
+        self.state = SessionState.READING
         self._entries: dict[Key, Entry] = {}
         self._jobs: dict[int, Key | None] = {}
         self._files: tuple[str, ...] = ()
@@ -145,7 +144,8 @@ class Programs:
 
     def _missed(self, feed: Feed) -> Contest | None:
         """A call that nothing is compiled for yet: ONNX Runtime says so if it is a wrong one."""
-        if self.reason or (not self._is_known and self._example is not None):
+        has_example = self.state is SessionState.READING and self._example is not None
+        if self.state is SessionState.ENDED or has_example:
             return None
         arrays: dict[str, Any] = {name: feed.get(name) for name in self._calls.inputs}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
@@ -164,7 +164,7 @@ class Programs:
 
     def _noted(self, key: Key, arrays: Arrays) -> bool:
         """Count a call. Gives whether there is work for it."""
-        if not self._is_known:
+        if self.state is SessionState.READING:
             self._example = copied(arrays)
             return False
         entry, shapes = self._entry(key, arrays), self._calls.shapes(arrays)
@@ -239,7 +239,7 @@ class Programs:
     def next_job(self) -> BackgroundJob | None:
         """The most urgent job, which counts as begun; a loaded network is compared first."""
         self._compare_loaded()
-        if not self.reason and not self._is_loaded(self._files):
+        if self.state is not SessionState.ENDED and not self._is_loaded(self._files):
             self.give_up(_CHANGED)
         with self._lock:
             chosen = self._chosen_job()
@@ -253,12 +253,12 @@ class Programs:
             return job
 
     def _chosen_job(self) -> tuple[Key | None, BackgroundJob] | None:
-        if self.reason or self._jobs:
+        if self.state is SessionState.ENDED or self._jobs:
             return None
         store = self.setting.store_bytes
-        if not self._is_known:
+        if self.state is SessionState.READING:
             return None, BackgroundJob(FACTS, self.request)
-        if self._named:
+        if self.state is SessionState.NAMED:
             return None, BackgroundJob(ARTIFACT, self.request, store)
         if self._calls.is_static and not self._entries:
             self._entries[()] = Entry(self._calls.fixed)
@@ -295,8 +295,8 @@ class Programs:
                 self.request, log=log, threads=facts.threads, n_running=facts.n_running
             )
             self._files, self._sizes = facts.files, facts.sizes
-            self._named = self._named or facts.is_named
-            self._is_known = True
+            is_named = bool(self.request.dims) or facts.is_named
+            self._to(SessionState.NAMED if is_named else SessionState.CALLED)
             if log is not None:
                 LOGGER.info("compiled from %s", log)
             if self._example is not None:
@@ -334,7 +334,8 @@ class Programs:
                 self._begin(example, entry.n_calls)
 
     def _take_artifact(self, key: Key | None, found: PreparedNetwork) -> None:
-        self._named = self._named and key is not None
+        if key is None:
+            self._to(SessionState.CALLED)
         self.notes = self.notes or found.notes
         if not found.is_compiled:
             return self._leave(key, "nothing of it is compiled")
@@ -448,9 +449,13 @@ class Programs:
         LOGGER.info("%s: ONNX Runtime answers: %s", self.request.name, reason)
         with self._lock:
             self.reason = reason
-            self._is_known = True
+            self._to(SessionState.ENDED)
         if not self.models():
             self._when_idle()
+
+    def _to(self, state: SessionState) -> None:
+        """Go on; what has ended stays so, whatever a job that was under way has found."""
+        self.state = state if state in AFTER[self.state] else self.state
 
     def _warn(self) -> None:
         """Say once which nodes are not compiled."""

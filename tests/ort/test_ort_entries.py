@@ -1,23 +1,28 @@
-"""States of a session's networks are those of the table in docs/drop-in.md."""
+"""States of a session and of its networks are those of the tables in docs/drop-in.md."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
-from autotune.ort.entries import NEXT, Entry, ShapeState
+from autotune.ort.entries import AFTER, NEXT, Entry, SessionState, ShapeState
 
 PAGE = Path(__file__).parents[2] / "docs" / "drop-in.md"
 
 
-def test_the_page_has_every_transition_of_the_table() -> None:
+@pytest.mark.parametrize(("states", "following"), [(ShapeState, NEXT), (SessionState, AFTER)])
+def test_the_page_has_every_transition_of_the_table(
+    states: type[StrEnum], following: Mapping[StrEnum, tuple[StrEnum, ...]]
+) -> None:
     rows = (line.split("|")[1:-1] for line in PAGE.read_text(encoding="utf-8").splitlines())
-    named = {row[0].strip(): row[-1] for row in rows if row and row[0].strip() in list(ShapeState)}
-    told = {state: tuple(re.findall("|".join(ShapeState), text)) for state, text in named.items()}
-    assert told == NEXT
+    named = {row[0].strip(): row[-1] for row in rows if row and row[0].strip() in list(states)}
+    told = {state: tuple(re.findall("|".join(states), text)) for state, text in named.items()}
+    assert told == following
 
 
 @pytest.mark.parametrize(("at", "to"), list(itertools.product(ShapeState, repeat=2)))
