@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, frozen_attrs, moves_nothing
-from autotune.graph.operators.definition import View
+from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import permutes, view_of
 from autotune.graph.passes.driver import rewrite
 from autotune.graph.rewriter import Rewriter, Rule
@@ -95,7 +95,7 @@ class _LastRows:
                 rw.like(maker, *made)
 
     def _rows_of(self, rw: Rewriter, maker: Node, axis: int) -> tuple[int | None, ...]:
-        if view_of(maker) is View.WHOLE:
+        if view_of(maker) is ViewKind.WHOLE:
             made, source = (rw.types[x].shape for x in (maker.output, maker.inputs[0]))
             return (_same_rows(made, axis, source),)
         small = (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError
 from autotune.graph.ir import Graph, Node, Shape, TensorType
-from autotune.graph.operators.definition import View
+from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import view_of
 from autotune.graph.tasks.subgraph import definition_of
 from autotune.te.arith import Linear, bounds, linear, simplify
@@ -114,7 +114,7 @@ def _with_parts(kind: TensorType, dim: int, n: int) -> TensorType:
 
 def _step_of(node: Node, graphs: tuple[Graph, Graph], operands: Known) -> int | None:
     """Elements between two samples of the result of a node; None where samples are not apart."""
-    if view_of(node) is View.WHOLE:
+    if view_of(node) is ViewKind.WHOLE:
         return operands[node.inputs[0]]
     (dag, names), (dag_b, names_b) = (definition_of(graph, node) for graph in graphs)
     if [op.name for op in dag.ops] != [op.name for op in dag_b.ops] or names != names_b:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from autotune.errors import NotCompilable
 from autotune.graph.ir import Editor, Graph, Node, TensorType, frozen_attrs
-from autotune.graph.operators.definition import View
+from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.state import BYTE_ROWS, ROW_STEPS, ROWS
 from autotune.graph.operators.table import view_of
 from autotune.graph.rewriter import Rewriter
@@ -126,7 +126,7 @@ class _Stacking:
         ports = (*own, *node.outputs)
         if len(node.outputs) != 1 or any(types[n].shape[:1] != (1,) for n in ports):
             return False
-        if view_of(node) is View.WHOLE:
+        if view_of(node) is ViewKind.WHOLE:
             return True
         constants = {n: self.graph.constants.get(n) for n in node.inputs}
         small = (

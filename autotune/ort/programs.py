@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("autotune")
 
+_READING, _NAMED, _CALLED, _ENDED = SessionState
 _LEAST_CALLS = 2
 """Of a shape that is not the first one, before it is compiled."""
 _MOST_FAMILIES = 2
@@ -102,7 +103,7 @@ class Programs:
         self._calls = Dispatch(shapes, request.constants)
         self._sizes: OpenSizes | None = None
         self._one_by_one: set[Key] = set()
-        self.state = SessionState.READING
+        self.state = _READING
         self._entries: dict[Key, Entry] = {}
         self._jobs: dict[int, Key | None] = {}
         self._files: tuple[str, ...] = ()
@@ -144,8 +145,7 @@ class Programs:
 
     def _missed(self, feed: Feed) -> Contest | None:
         """A call that nothing is compiled for yet: ONNX Runtime says so if it is a wrong one."""
-        has_example = self.state is SessionState.READING and self._example is not None
-        if self.state is SessionState.ENDED or has_example:
+        if self.state is _ENDED or (self.state is _READING and self._example is not None):
             return None
         arrays: dict[str, Any] = {name: feed.get(name) for name in self._calls.inputs}
         if not all(isinstance(array, np.ndarray) for array in arrays.values()):
@@ -164,11 +164,11 @@ class Programs:
 
     def _noted(self, key: Key, arrays: Arrays) -> bool:
         """Count a call. Gives whether there is work for it."""
-        if self.state is SessionState.READING:
+        if self.state is _READING:
             self._example = copied(arrays)
             return False
         entry, shapes = self._entry(key, arrays), self._calls.shapes(arrays)
-        is_new = entry.sizes is not None and entry.sizes.note(arrays) and self._may_pack
+        is_new = entry.sizes is not None and entry.sizes.note(arrays) and self.request.packs is None
         if entry.state is ShapeState.ONNXRUNTIME:
             self._calls.put(key, None)
             return False
@@ -181,10 +181,6 @@ class Programs:
             return False
         entry.example, entry.is_growing = copied(arrays), entry.state is ShapeState.COMPILED
         return True
-
-    @property
-    def _may_pack(self) -> bool:
-        return self.request.packs is None
 
     @property
     def _is_held(self) -> bool:
@@ -239,7 +235,7 @@ class Programs:
     def next_job(self) -> BackgroundJob | None:
         """The most urgent job, which counts as begun; a loaded network is compared first."""
         self._compare_loaded()
-        if self.state is not SessionState.ENDED and not self._is_loaded(self._files):
+        if self.state is not _ENDED and not self._is_loaded(self._files):
             self.give_up(_CHANGED)
         with self._lock:
             chosen = self._chosen_job()
@@ -253,12 +249,12 @@ class Programs:
             return job
 
     def _chosen_job(self) -> tuple[Key | None, BackgroundJob] | None:
-        if self.state is SessionState.ENDED or self._jobs:
+        if self.state is _ENDED or self._jobs:
             return None
         store = self.setting.store_bytes
-        if self.state is SessionState.READING:
+        if self.state is _READING:
             return None, BackgroundJob(FACTS, self.request)
-        if self.state is SessionState.NAMED:
+        if self.state is _NAMED:
             return None, BackgroundJob(ARTIFACT, self.request, store)
         if self._calls.is_static and not self._entries:
             self._entries[()] = Entry(self._calls.fixed)
@@ -296,7 +292,7 @@ class Programs:
             )
             self._files, self._sizes = facts.files, facts.sizes
             is_named = bool(self.request.dims) or facts.is_named
-            self._to(SessionState.NAMED if is_named else SessionState.CALLED)
+            self._to(_NAMED if is_named else _CALLED)
             if log is not None:
                 LOGGER.info("compiled from %s", log)
             if self._example is not None:
@@ -335,7 +331,7 @@ class Programs:
 
     def _take_artifact(self, key: Key | None, found: PreparedNetwork) -> None:
         if key is None:
-            self._to(SessionState.CALLED)
+            self._to(_CALLED)
         self.notes = self.notes or found.notes
         if not found.is_compiled:
             return self._leave(key, "nothing of it is compiled")
@@ -449,7 +445,7 @@ class Programs:
         LOGGER.info("%s: ONNX Runtime answers: %s", self.request.name, reason)
         with self._lock:
             self.reason = reason
-            self._to(SessionState.ENDED)
+            self._to(_ENDED)
         if not self.models():
             self._when_idle()
 

@@ -28,7 +28,7 @@ from autotune.graph.lengths.numbers import (
     uneven,
 )
 from autotune.graph.network import Network, Port, assembled
-from autotune.graph.operators.definition import View
+from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import view_of
 from autotune.graph.tasks.grouped_rows import grouped_rows
 from autotune.graph.tasks.joined_groups import joined_groups
@@ -189,14 +189,14 @@ class Lifter:
 
     def _of_view(self, node: Node) -> LengthLayout:
         shape = self._shape(node.output)
-        if view_of(node) is View.WHOLE:
+        if view_of(node) is ViewKind.WHOLE:
             layout = self._source(node)
             if dims_of(layout, shape, self.points) is None:
                 raise self._refused(
                     node, "it joins lengths in another order than they lie in memory"
                 )
             return layout
-        if view_of(node) is View.APPENDED:  # all of the buffer, whatever of it is filled
+        if view_of(node) is ViewKind.APPENDED:  # all of the buffer, whatever of it is filled
             return self._source(node)
         before_it = self._operand(self.nodes[self.makers[node.output]], 0)
         dims = dims_of(self._source(node), before_it, self.points)
@@ -225,10 +225,10 @@ class Lifter:
 
     def _is_moving(self, nodes: Sequence[Node]) -> bool:
         first = nodes[0]
-        if view_of(first) is View.PART:
+        if view_of(first) is ViewKind.PART:
             places = {(tuple(n.attrs["starts"]), tuple(n.attrs["steps"])) for n in nodes}
             return len(places) > 1
-        if view_of(first) is not View.JOINED:
+        if view_of(first) is not ViewKind.JOINED:
             return False
         shapes = [self._operand(nodes, slot) for slot in range(len(first.inputs))]
         axis = first.attrs["axis"] % len(shapes[0])

@@ -209,17 +209,15 @@ class Fusion(Enum):
     """A reduction or anything else: at most one per subgraph."""
 
 
-class View(Enum):
-    """What a view is of the memory of its operands: see `Fusion.VIEW`."""
+class ViewKind(Enum):
+    """What a view is of memory (`Fusion.VIEW`): all elements in another shape, a part of each
+    dimension, operands behind one another along `axis`, or the first one with rows of the second.
+    """
 
     WHOLE = "whole"
-    """All elements, in their order, in another shape."""
     PART = "part"
-    """A part of each dimension."""
     JOINED = "joined"
-    """Operands behind one another along attribute `axis`."""
     APPENDED = "appended"
-    """The first operand, in which rows are those of the second."""
 
 
 class Layout(Enum):
@@ -369,7 +367,7 @@ class Operator:
     dtypes: Set[str] = frozenset(DTYPES)
     """Types of elements that it is defined for."""
     fusion: Fusion = Fusion.ANCHOR
-    view: View | None = None
+    view: ViewKind | None = None
     traits: Trait = NO_TRAITS
     factors: Factors = NO_FACTORS
 

@@ -212,20 +212,12 @@ def _known(rw: Rewriter) -> list[Array] | None:
     return None if value is None else [value]
 
 
-def _folded_left(op: str, rw: Rewriter) -> None:
-    """Sum, Max and Min of n operands -> n - 1 binary operators."""
-    rw.returns(_total(op, rw))
-
-
-def _mean(rw: Rewriter) -> None:
-    """Mean of n operands -> their sum, scaled."""
-    total = _total("Add", rw)
-    share = rw.array(np.full(1, 1 / len(rw.node.inputs), rw.type.dtype))
-    rw.returns(rw("Mul", total, share))
-
-
-def _total(op: str, rw: Rewriter) -> str:
-    return reduce(partial(rw, op), rw.node.inputs)
+def _folded_left(op: str, rw: Rewriter, is_mean: bool = False) -> None:
+    """Sum, Max, Min and Mean of n operands -> n - 1 binary operators; a mean is scaled."""
+    total = reduce(partial(rw, op), rw.node.inputs)
+    if is_mean:
+        total = rw("Mul", total, rw.array(np.full(1, 1 / len(rw.node.inputs), rw.type.dtype)))
+    rw.returns(total)
 
 
 def _float_power(rw: Rewriter) -> None:
@@ -364,7 +356,7 @@ OPERATORS: Mapping[str, Operator] = {
         for op in ("Max", "Min")
     },
     "Sum": Operator(canonical=partial(_folded_left, "Add"), is_identity=_is_single),
-    "Mean": Operator(canonical=_mean, is_identity=_is_single),
+    "Mean": Operator(canonical=partial(_folded_left, "Add", is_mean=True), is_identity=_is_single),
     "Mod": of_formula(_remainder),
     "Relu": of_formula(_relu, traits=Trait.CHEAP),
     "Clip": of_formula(_clip, traits=Trait.CHEAP | Trait.KEEPS_RANGE),

@@ -19,7 +19,7 @@ from autotune.graph.operators.definition import (
     Scope,
     Trait,
     Types,
-    View,
+    ViewKind,
     axes_of,
     inside,
     read,
@@ -294,7 +294,7 @@ def _moving(traits: Trait = NO_TRAITS, **fields: Any) -> Operator:
 OPERATORS: Mapping[str, Operator] = {
     "Reshape": _moving(
         fusion=Fusion.VIEW,
-        view=View.WHOLE,
+        view=ViewKind.WHOLE,
         layout=Layout.RESHAPE,
         canonical=_to_reshape,
         typing=typed(_check_reshape),
@@ -320,7 +320,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Slice": _moving(
         define=_slice,
         fusion=Fusion.VIEW,
-        view=View.PART,
+        view=ViewKind.PART,
         traits=Trait.SELECTS,
         layout=Layout.SLICE,
         resolve=_resolve_slice,
@@ -329,7 +329,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Concat": _moving(
         define=_concat,
         fusion=Fusion.VIEW,
-        view=View.JOINED,
+        view=ViewKind.JOINED,
         traits=Trait.SELECTS,
         layout=Layout.AXIS,
         typing=typed(fallback=lambda rw: _moved_type(rw, len(rw.node.inputs))),

@@ -26,7 +26,7 @@ from autotune.graph.operators.definition import (
     Scope,
     Trait,
     Types,
-    View,
+    ViewKind,
     axes_of,
     like_first,
     literal,
@@ -137,7 +137,7 @@ _LEAST_STEP = 2.0**-100
 OPERATORS: Mapping[str, Operator] = {
     APPEND: Operator(
         fusion=Fusion.VIEW,
-        view=View.APPENDED,
+        view=ViewKind.APPENDED,
         traits=Trait.SELECTS,
         roles=("buffer", "rows"),
         typing=typed(own=like_first),

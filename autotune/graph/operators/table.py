@@ -42,7 +42,7 @@ from autotune.graph.operators import (
     weight_only,
     written_lengths,
 )
-from autotune.graph.operators.definition import UNKNOWN, Layout, Operator, View
+from autotune.graph.operators.definition import UNKNOWN, Layout, Operator, ViewKind
 
 FAMILIES = (
     *(elementwise, bits, contraction, convolution, pooling, reductions, normalisation),
@@ -65,7 +65,7 @@ def operator_of(name: str) -> Operator:
     return OPERATORS.get(name, UNKNOWN)
 
 
-def view_of(node: Node) -> View | None:
+def view_of(node: Node) -> ViewKind | None:
     """What a node is a view of; None for a computation."""
     return operator_of(node.op).view
 
@@ -77,7 +77,7 @@ def permutes(node: Node) -> bool:
 
 def data_of(node: Node) -> tuple[str, ...]:
     """The operands whose elements a node moves."""
-    return node.inputs if view_of(node) is View.JOINED else node.inputs[:1]
+    return node.inputs if view_of(node) is ViewKind.JOINED else node.inputs[:1]
 
 
 def operators_with(has: Callable[[Operator], object]) -> frozenset[str]:
@@ -85,7 +85,7 @@ def operators_with(has: Callable[[Operator], object]) -> frozenset[str]:
     return frozenset(name for name, operator in OPERATORS.items() if has(operator))
 
 
-REARRANGING = operators_with(lambda op: op.view is View.WHOLE or op.layout is Layout.TRANSPOSE)
+REARRANGING = operators_with(lambda op: op.view is ViewKind.WHOLE or op.layout is Layout.TRANSPOSE)
 """Operators that bring all elements into another shape, or dimensions into another order."""
 PRODUCTS = operators_with(lambda op: op.factors.channel_axis is not None)
 """Operators that sum products of data and weights with output channels."""

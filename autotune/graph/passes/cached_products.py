@@ -35,8 +35,7 @@ def _swaps_last(node: Node | None, rank: int) -> bool:
 def _grouped(rw: Rewriter) -> None:
     """MatMul(x, Reshape(Expand(keys))) -> Reshape(MatMul(Reshape(x), keys))"""
     name, rank = rw.input(1), rw.rank(1)
-    has_bias = bool(rw.input(2))
-    if rank < 3 or rw.rank(0) != rank or has_bias or name in rw.constants:
+    if rank < 3 or rw.rank(0) != rank or rw.input(2) or name in rw.constants:
         return
     turned = rw.maker(name, "Transpose")
     if turned is not None and not _swaps_last(turned, rank):
@@ -110,10 +109,9 @@ def _is_kept(rw: Rewriter, name: str) -> bool:
 
 def _scaled(rw: Rewriter) -> None:
     """MatMul(x, moved (keys · c)) -> MatMul(x, moved keys) · c        one c, a state"""
-    has_bias = bool(rw.input(2))
     moves, name = _moves(rw, rw.input(1))
     product = rw.private(name, "Mul")
-    if product is None or has_bias:
+    if product is None or rw.input(2):
         return
     factors = [n for n in product.inputs if n in rw.constants and rw.constants[n].size == 1]
     source = next((n for n in product.inputs if n not in factors), "")
@@ -200,8 +198,7 @@ def _as_stored(rw: Rewriter) -> None:
     *lead, first, last = rw.types[steps[0]].shape
     is_turned = (turned is not None) != bool(rw.attr("trans_b", 0))
     n_terms, n_columns = (last, first) if is_turned else (first, last)
-    has_bias = bool(rw.input(2))
-    if n_terms == 1 and not has_bias:
+    if n_terms == 1 and not rw.input(2):
         row = rw("Reshape", steps[0], shape=(*lead, 1, n_columns))
         y = rw(rw.node.op, rw.input(0), keys, *others, shape=rw.type.shape, **rw.node.attrs)
         rw.result("Mul", y, row)

@@ -16,7 +16,7 @@ from math import prod
 
 from autotune.dtypes import DTYPES
 from autotune.graph.ir import Node, Shape
-from autotune.graph.operators.definition import Trait, View
+from autotune.graph.operators.definition import Trait, ViewKind
 from autotune.graph.operators.table import REARRANGING, operator_of, operators_with, view_of
 from autotune.graph.rewriter import Rewriter, Rule
 
@@ -63,10 +63,10 @@ def _mover(rw: Rewriter) -> Node | None:
         if not _keeps_places(rw, mover):
             continue
         others = [n for n in tensors if n != name]
-        if not others and (view_of(mover) is View.WHOLE or rw.private(name) is not None):
+        if not others and (view_of(mover) is ViewKind.WHOLE or rw.private(name) is not None):
             return mover
         source = rw.types[mover.inputs[0]].shape
-        if view_of(mover) is View.WHOLE and all(_fits(rw, n, source, shape) for n in others):
+        if view_of(mover) is ViewKind.WHOLE and all(_fits(rw, n, source, shape) for n in others):
             return mover
     return None
 
@@ -76,7 +76,7 @@ def _keeps_places(rw: Rewriter, mover: Node) -> bool:
     if Trait.PLACED not in operator_of(rw.node.op).traits:
         return True
     lasts = {rw.types[name].shape[-1:] for name in (mover.inputs[0], mover.output)}
-    return view_of(mover) is View.WHOLE and len(lasts) == 1
+    return view_of(mover) is ViewKind.WHOLE and len(lasts) == 1
 
 
 def _follows(rw: Rewriter, name: str) -> bool:

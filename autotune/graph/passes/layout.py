@@ -16,7 +16,7 @@ from functools import partial
 
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import Graph, Node, Shape, to_first, to_last
-from autotune.graph.operators.definition import Layout, View
+from autotune.graph.operators.definition import Layout, ViewKind
 from autotune.graph.operators.movement import pad_amounts
 from autotune.graph.operators.reductions import reduce_axes
 from autotune.graph.operators.table import operator_of, permutes, view_of
@@ -176,7 +176,7 @@ class _Layout:
     def _row_of_product(self, name: str) -> Node | None:
         """The product of a row and a constant matrix that computes `name`, if it is one."""
         maker = self.makers.get(name)
-        while maker is not None and view_of(maker) is View.WHOLE and self._is_read_once(maker):
+        while maker is not None and view_of(maker) is ViewKind.WHOLE and self._is_read_once(maker):
             maker = self.makers.get(maker.inputs[0])
         if maker is None or maker.op != "MatMul" or not self._is_read_once(maker):
             return None
@@ -283,7 +283,7 @@ class _Layout:
 
     def _restores_space(self, node: Node) -> bool:
         """Whether a Reshape keeps (n, c, …) of a Transpose from (n, …, c)."""
-        if view_of(node) is not View.WHOLE or not self._keeps_channels(node):
+        if view_of(node) is not ViewKind.WHOLE or not self._keeps_channels(node):
             return False
         maker = self.makers.get(node.inputs[0])
         rank = len(self.graph.shape(node.inputs[0]))

@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from autotune.graph.ir import Array
-from autotune.graph.operators.definition import View
+from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import operator_of, view_of
 from autotune.graph.operators.weight_only import in_words
 from autotune.graph.rewriter import Rewriter, Rule
@@ -58,7 +58,7 @@ def _in_words(table: Array, like: Array) -> Array:
 
 def _floats(rw: Rewriter, table: Array) -> None:
     """A table of a model with a state, whose programs share their weights."""
-    if all(view_of(node) is not View.APPENDED for node in rw.editor.graph.nodes):
+    if all(view_of(node) is not ViewKind.APPENDED for node in rw.editor.graph.nodes):
         return
     for name in _weights(rw, table.shape[::-1], str(table.dtype)):
         weight = rw.constants[name].T

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError
 from autotune.graph.ir import Graph, Node, Shape, TensorType
-from autotune.graph.operators.definition import View
+from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import view_of
 from autotune.graph.samples import keeps_apart
 from autotune.graph.tasks.subgraph import definition_of
@@ -96,7 +96,7 @@ class Tokens:
         if not operands:
             return False
         shape = self.graph.shape(node.output)
-        if view_of(node) is View.WHOLE:
+        if view_of(node) is ViewKind.WHOLE:
             source = operands.get(node.inputs[0])
             same = source and source.steps(self.graph.shape(node.inputs[0])) == out.steps(shape)
             return bool(same)
@@ -137,7 +137,7 @@ class Tokens:
 
     def moves(self, node: Node) -> bool:
         """Whether a node brings elements of an operand into another order, and nothing else."""
-        if view_of(node) is View.WHOLE:
+        if view_of(node) is ViewKind.WHOLE:
             return True
         n = math.prod(self.graph.shape(node.output))
         sizes = [math.prod(self.graph.shape(x)) for x in node.inputs if x and self.is_open(x)]

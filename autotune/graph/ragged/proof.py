@@ -17,7 +17,7 @@ import numpy as np
 from autotune.dtypes import numpy_dtype
 from autotune.errors import AutotuneError
 from autotune.graph.ir import Array, Graph, Node
-from autotune.graph.operators.definition import View
+from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import view_of
 from autotune.graph.passes.pipeline import prepare
 from autotune.graph.ragged.places import BATCH, SEQUENCE, TokenPlaces, Tokens
@@ -102,7 +102,7 @@ class _Mixing:
 def _result(graph: Graph, node: Node, values: Mapping[str, Array]) -> Array:
     """The result of a node by its definition."""
     shape = graph.shape(node.output)
-    if view_of(node) is View.WHOLE:
+    if view_of(node) is ViewKind.WHOLE:
         return values[node.inputs[0]].reshape(shape)
     dag, names = definition_of(graph, node)
     known = {own: values[name] for own, name in names.items()}

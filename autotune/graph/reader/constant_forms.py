@@ -19,7 +19,7 @@ import numpy as np
 
 from autotune.graph.fallback.shape_inputs import SHAPE_OPERANDS
 from autotune.graph.ir import Array, Editor, Node, TensorType
-from autotune.graph.operators.definition import Trait, View
+from autotune.graph.operators.definition import Trait, ViewKind
 from autotune.graph.operators.table import operator_of, view_of
 
 
@@ -166,9 +166,9 @@ class ConstantForms:
         axis, slopes = node.attrs.get("axis", 0), [[*self.moving(n)] for n in node.inputs]
         if node.op == "Gather":
             return any(slopes[0][axis:][:1]) and not self._all(node.inputs[1], 0)
-        if view is View.JOINED:
+        if view is ViewKind.JOINED:
             return any(any(one[axis:][:1]) for one in slopes[:-1])
-        if view is View.PART:
+        if view is ViewKind.PART:
             is_moved = any(forms[n] for n in (1, 3, 4) if n < len(forms))
             steps = node.inputs[4] if len(node.inputs) > 4 else ""
             is_plain = self._all(node.inputs[1], 0) and (not steps or self._all(steps, 1))

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from autotune.graph.ir import Array, Node
-from autotune.graph.operators.definition import View
+from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import view_of
 from autotune.graph.rewriter import Rewriter
 
@@ -34,7 +34,11 @@ class _Group:
 
 def grouped_product(rw: Rewriter) -> None:
     """Concat of products of consecutive rows -> MatMul with gathered matrices; see the module."""
-    if view_of(rw.node) is not View.JOINED or len(rw.node.inputs) < 2 or rw.attr("axis", 0) != 0:
+    if (
+        view_of(rw.node) is not ViewKind.JOINED
+        or len(rw.node.inputs) < 2
+        or rw.attr("axis", 0) != 0
+    ):
         return
     if any(min(rw.types[n].shape, default=0) >= 0 for n in rw.node.inputs if n in rw.types):
         return  # rows that are counted in the file

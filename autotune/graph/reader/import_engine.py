@@ -21,7 +21,7 @@ from autotune.dtypes import PORT_TYPES
 from autotune.errors import UnsupportedOperator
 from autotune.graph.ir import OPSET, Array, Editor, Graph, Node, TensorType, unsupported
 from autotune.graph.limits import MOST_WORK, ImportBudget, check_declared, check_ports
-from autotune.graph.operators.definition import Folding, View
+from autotune.graph.operators.definition import Folding, ViewKind
 from autotune.graph.operators.table import operator_of, view_of
 from autotune.graph.operators.user_operators import (
     DEFINED,
@@ -284,7 +284,7 @@ def _is_finite(node: Node, editor: Editor) -> bool:
 
 def _without_empty_parts(node: Node, editor: Editor) -> Node:
     """A Concat without the operands that have no elements."""
-    if view_of(node) is not View.JOINED:
+    if view_of(node) is not ViewKind.JOINED:
         return node
     parts = tuple(n for n in node.inputs if n not in editor.types or 0 not in editor.types[n].shape)
     return replace(node, inputs=parts or node.inputs[:1])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, count, pairwise
 
 from autotune.graph.ir import Graph, Node, Shape
-from autotune.graph.operators.definition import View
+from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import view_of
 from autotune.graph.tasks.partition import Group
 from autotune.strides import dense, padded_strides
@@ -131,10 +131,10 @@ class _Storage:
         self.places: dict[str, _Place] = {}
         self.used: dict[str, int] = {}
         """Number of names by their stem."""
-        self.concats = {n.output: n for n in graph.nodes if view_of(n) is View.JOINED}
-        self.reshapes = {n.output: n for n in graph.nodes if view_of(n) is View.WHOLE}
+        self.concats = {n.output: n for n in graph.nodes if view_of(n) is ViewKind.JOINED}
+        self.reshapes = {n.output: n for n in graph.nodes if view_of(n) is ViewKind.WHOLE}
         self.readers = graph.consumers()
-        appended = (n for n in graph.nodes if view_of(n) is View.APPENDED)
+        appended = (n for n in graph.nodes if view_of(n) is ViewKind.APPENDED)
         self.rows = {n.inputs[1]: graph.shape(n.inputs[0]) for n in appended}
         """Shapes of the buffers that rows are written to."""
 
@@ -252,13 +252,13 @@ class _Storage:
             self.groups.append(self.made[node.output])
             return
         match view_of(node):
-            case View.WHOLE:
+            case ViewKind.WHOLE:
                 self._reshape(node)
-            case View.PART:
+            case ViewKind.PART:
                 self._slice(node)
-            case View.JOINED:
+            case ViewKind.JOINED:
                 self._concat(node)
-            case View.APPENDED:
+            case ViewKind.APPENDED:
                 self._append(node)
 
     def _append(self, node: Node) -> None:
