@@ -158,7 +158,7 @@ def require_place(
     """Try whether a file of `n_bytes` can be written at `path`, before time is spent on it.
 
     `makes_folders`: missing folders are made when it is written. `kind`: the only one that it may
-    take the place of; None for any. Raises UsageError where there is no folder, no permission, a
+    replace; None for any. Raises UsageError where there is no folder, no permission, a
     file of another kind, or an input of the same command, OutputError where there is too little
     room, LogBusy for a log that is being written.
     """

@@ -65,7 +65,7 @@ class Forest:
 
     @property
     def targets(self) -> tuple[int, ...]:
-        """Those that any leaf has a weight of."""
+        """Those for which any leaf has a weight."""
         return tuple(sorted({t for w in self.weights.values() for t in w}))
 
 
@@ -220,7 +220,7 @@ def tables_of(
 ) -> tuple[Tables, list[Members]]:
     """The tables of a forest on features of a float `dtype`, and the columns behind them.
 
-    `absent`: value of a target that a leaf has no weight of. Raises Malformed.
+    `absent`: value of a target for which a leaf has no weight. Raises Malformed.
     """
     writer = _Writer(forest, dtype, n_features)
     trees = [writer.tree(root) for root in forest.roots]
@@ -328,7 +328,7 @@ def _walk(
 
 
 def _only_target(forest: Forest, leaves: Sequence[int]) -> int | None:
-    """The target that all leaves of a tree have a weight of; None for several, and for none."""
+    """The target for which all leaves of a tree have a weight; None for several, and for none."""
     found = {t for n in leaves for t in forest.weights.get(n, {})}
     return found.pop() if len(found) == 1 else None
 

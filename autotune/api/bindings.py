@@ -469,7 +469,7 @@ def variants_of(header: Header) -> tuple[Variant, ...]:
 
 
 def arrays_of(constants: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-    """Constant inputs as arrays, from whatever NumPy makes arrays of. Raises UsageError."""
+    """Constant inputs as arrays, from whatever NumPy converts. Raises UsageError."""
     arrays = {name: np.asarray(value) for name, value in (constants or {}).items()}
     for name, array in arrays.items():
         require_constant(name, array)

@@ -28,7 +28,7 @@ Show: TypeAlias = str | Callable[[Event], None]
 is called with every event."""
 
 _SILENT_S = 2.0
-"""Set-up that takes longer is told of."""
+"""Set-up that takes longer is told."""
 _WORDS = ("auto", "table", "lines", "nothing")
 
 

@@ -11,7 +11,7 @@ from autotune.names import unknown_name
 
 
 def replaced_state(network: Network, pairs: Mapping[str, str]) -> StateInfo:
-    """The state that consists of inputs which outputs take the place of. Raises UsageError."""
+    """The state of a model: inputs that outputs replace. Raises UsageError."""
     inputs, outputs = ({p.name: p for p in ports} for ports in (network.inputs, network.outputs))
     for name, result in pairs.items():
         for one, known, what in ((name, inputs, "input"), (result, outputs, "output")):

@@ -42,7 +42,7 @@ def dot_text(network: Network, ids: Mapping[str, int]) -> str:
 
 
 def _makers(network: Network, value: str, makers: Mapping[str, str]) -> Iterator[str]:
-    """What made a value: one node, or those that wrote parts of the memory that it is a view of."""
+    """What made a value: one node, or those that wrote parts of the memory that it views."""
     if value in makers:
         yield makers[value]
         return

@@ -30,11 +30,11 @@ class StateInfo:
     `buffers`: inputs with `capacity` places along dimension `axes`, each with the output that is
     rows of it behind the filled ones: it lies in the memory of the buffer. `filled`: the input that
     is the number of filled places; "" where calls are no steps of places. `replaced`: inputs that
-    an output of the same shape takes the place of in the next call. `sessions`: that a call
+    an output of the same shape replaces in the next call. `sessions`: that a call
     advances; ports of each have names of its own (`of_session`), and `filled` is a number for each.
     `held`: inputs of steps that stay for a sequence, which the variant that begins one returns.
-    `steps`: buffers of integers, each with the buffer of the numbers that its rows are multiples
-    of. `places`: of other ports that follow the new places, the dimension that has a row for each
+    `steps`: buffers of integers, each with the buffer of the units of its
+    rows. `places`: of other ports that follow the new places, the dimension that has a row for each
     of them, or `NO_ROWS`; None in files of before. `joins`: whether several steps are one of all
     their places. `last_rows`: outputs that have the row of the last new place alone, along this
     dimension. `verifies`: whether it is that of the step for drafts, which has them for every new

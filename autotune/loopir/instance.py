@@ -217,7 +217,7 @@ class Instance:
         return {a.name: self._value(a.name) for a in self.stage.axes}
 
     def _value(self, name: str) -> Expr:
-        """Value of a loop or axis within the region, from the loops it was split into."""
+        """Value of a loop or axis within the region, from the loops that it became."""
         rel = next((r for r in self.stage.splits if r.parent == name), None)
         if rel is None:
             return self._leaf_value(name)

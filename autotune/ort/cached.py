@@ -130,8 +130,8 @@ def cached_artifact(
 def fitting_artifact(
     request: SessionRequest, store: FileStore | None, note: Note, memory: str = SHARED
 ) -> tuple[SessionRequest, Artifact]:
-    """`cached_artifact`, without the log where it does not fit the shapes of the request; what it
-    is the artifact of.
+    """`cached_artifact`, without the log where it does not fit the shapes of the request; and the
+    request that it is for.
     """
     try:
         return request, cached_artifact(request, store, note, memory)

@@ -1,4 +1,4 @@
-"""⑧ What pages consist of: paragraphs, tables, plots and texts under headings."""
+"""⑧ Parts of pages: paragraphs, tables, plots and texts under headings."""
 
 from __future__ import annotations
 

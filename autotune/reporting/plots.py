@@ -1,4 +1,4 @@
-"""⑧ Plots of figures: specifications of Vega-Lite, which `drawing` makes SVG of.
+"""⑧ Plots of figures: specifications of Vega-Lite, which `drawing` turns into SVG.
 
 Text and lines take the colour of the page (`currentColor`), so one SVG is for light and dark
 pages and for print. The colours of marks have a contrast of 3 to 1 on both; nothing is told by

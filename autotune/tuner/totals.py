@@ -88,7 +88,7 @@ def fastest(networks: Sequence[Sequence[TuningTask]], times: Mapping[str, TaskTi
 def fastest_network(
     networks: Sequence[Sequence[TuningTask]], times: Mapping[str, TaskTimes]
 ) -> Sequence[TuningTask]:
-    """The network that `fastest` is about."""
+    """The network of which `fastest` tells."""
     known = [tasks for tasks in networks if None not in _tuned_s(tasks, times)]
     return min(known or networks[:1], key=lambda tasks: totals(tasks, times).total_s)
 

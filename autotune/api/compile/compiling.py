@@ -331,7 +331,7 @@ KEPT_CUT = "it is kept all the same (`keep_cut=True`)"
 @brief
 @dataclass(frozen=True, slots=True)
 class ForCpu:
-    """The artifact for one CPU, and the network of each of its variants to check it by."""
+    """The artifact for one CPU, and the network of each of its variants, for its check."""
 
     artifact: Artifact
     networks: Sequence[Network]

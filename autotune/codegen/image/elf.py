@@ -70,7 +70,7 @@ class Section:
 class Symbol:
     """A name for byte `value` of a section; `section` is None where another object defines it.
 
-    `common_bytes`: of a variable that no section holds yet, which `value` is the alignment of.
+    `common_bytes`: of a variable that no section holds yet; `value` is its alignment.
     """
 
     name: str

@@ -297,7 +297,7 @@ MACHINES: Mapping[str, Machine] = {m.name: m for m in (X86_64, AARCH64, RISCV64,
 
 
 def machine_numbered(number: int) -> Machine:
-    """The architecture of an object. Raises CodegenError for one that there is no record of."""
+    """The architecture of an object. Raises CodegenError for one without a record."""
     for machine in MACHINES.values():
         if machine.number == number:
             return machine

@@ -89,7 +89,7 @@ def whole(formulas: Mapping[str, Formula], numbers: Mapping[str, int]) -> dict[s
 
 
 def roots_of(quotients: Mapping[str, Quotient]) -> dict[str, str]:
-    """The number of a call that each quotient, of a quotient, is made of."""
+    """The number of a call from which each quotient, of a quotient, is made."""
     found: dict[str, str] = {}
     for name, q in quotients.items():
         found[name] = found.get(q.of, q.of)

@@ -334,7 +334,7 @@ class _Free:
         return {name: self.one(name) for name in self.most}
 
     def next(self) -> dict[str, int]:
-        """One for each name that others are quotients of; for all names where none is."""
+        """One for each name that has quotients; for all names where none has."""
         return {name: self.one(name) for name in self.lows or self.most}
 
     def one(self, name: str) -> int:
@@ -358,7 +358,7 @@ class _Free:
 
 
 def _lows(most: Mapping[str, int], quotients: Mapping[str, Quotient]) -> dict[str, int]:
-    """The least number of each that quotients are made of: such that these are many as well, if
+    """The least number of each that has quotients: such that these are many as well, if
     they are at the most."""
     found = {}
     for root in dict.fromkeys(roots_of(quotients).values()):

@@ -173,7 +173,7 @@ def extents_along(node: Node, shape: Shape, index: Shape) -> Shape:
 
 
 def extents_nd(node: Node, shape: Shape, index: Shape) -> Shape:
-    """The dimensions that the last one of an index tells the places of."""
+    """The dimensions whose indices the last dimension of an index holds."""
     first: int = node.attrs.get("batch_dims", 0)
     return shape[first : first + index[-1]]
 

@@ -84,7 +84,7 @@ def _aligned(is_quantizing: bool, rw: Rewriter) -> None:
 
 
 def _check_scale(node: Node, value: Array | None) -> None:
-    """Raises ModelError for scales of 0 and NaN that something is quantised by.
+    """Raises ModelError for scales of quantised tensors that are 0 or NaN.
 
     The standard has no integer for 0 / 0 and NaN. Whatever else is a scale computes what it says,
     so do all scales of DequantizeLinear: weights that are zero are written with a scale of 0.

@@ -33,7 +33,7 @@ Activation = tuple[str, tuple[tuple[str, float], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Weights (in, gates · hidden) that states or data are multiplied by.
+    """Weights (in, gates · hidden), which multiply states or data.
 
     `scale`: of bytes, a number or one for each column; "" for floats. `zero`: zero points of bytes.
     """

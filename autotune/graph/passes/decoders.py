@@ -134,7 +134,7 @@ def _rms(rw: Rewriter) -> None:
 
 
 def _inverse(rw: Rewriter, name: str) -> str:
-    """The tensor that another is 1 / of; "" for none."""
+    """The tensor whose reciprocal another is; "" for none."""
     maker = rw.maker(name, "Reciprocal", "Div")
     if maker is None or (maker.op == "Div" and not _is(rw.constants.get(maker.inputs[0]), 1.0)):
         return ""

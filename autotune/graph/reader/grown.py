@@ -209,7 +209,7 @@ def growth_of(
 def _require_known(
     model: ModelProto, growing: Mapping[str, tuple[str, int]], inputs: DecoderInputs
 ) -> None:
-    """Raise NotCompilable for a mask that no length tells the numbers of."""
+    """Raise NotCompilable for a mask whose numbers no length tells."""
     unknown = [name for name, meaning in inputs.prepared.items() if meaning is None]
     if not growing or not unknown:
         return

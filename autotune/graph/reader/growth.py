@@ -31,7 +31,7 @@ class Growth:
     places count, `prepared`: those with a row for each new one, `positions`: those that number the
     new ones, `lasts`: the last filled place of each sample, `totals`: the length with the new ones.
     All of these are computed. `replaced`:
-    inputs that an output of the same shape takes the place of. `held`: inputs that stay for a
+    inputs that outputs of the same shape replace. `held`: inputs that stay for a
     sequence; `passed`: outputs that are such an input, by input. `flag`: the input that says
     whether there is a past; without one the file computes `passed` of other inputs. `cache`: the
     dtype of the elements of buffers of floats. `shapes`: of `positions`, -1 where they are open.
@@ -90,7 +90,7 @@ class Growth:
 
 
 def rows_of(output: str) -> str:
-    """The new rows of a state, which an output of the model is the whole of."""
+    """The new rows of a state, of which an output of the model has all."""
     return f"{output}.rows"
 
 

@@ -37,7 +37,7 @@ class VersionMismatch(LogMismatch):
 
 @dataclass(frozen=True, slots=True)
 class FleetMember:
-    """A device that a worker has told of."""
+    """A device that a worker has told."""
 
     name: str
     kind: str

@@ -28,7 +28,7 @@ from autotune.machine import read_limits
 CHUNK = 16 << 20
 """Bytes that a thread takes at a time."""
 _BLOCK = 256 << 10
-"""Bytes that are read and summed up at a time; a multiple of:"""
+"""Bytes that are read and summed up at a time: whole pages."""
 PAGE = 4 << 10
 _WORDS = PAGE // 8
 _BY_PAGES_FROM = 1 << 20

@@ -26,7 +26,7 @@ A sum of K terms rounds K times where the experiment rounds once; eight is above
 _NARROW_FACTOR = 3.0
 """The same for products in half precision, of which a network has fewer than it has operators."""
 INEXACT = 2.0**8
-"""Roundings that a program may differ by: 3·10⁻⁵, where those of the tuner may by 5·10⁻⁵."""
+"""The largest difference by rounding: 3·10⁻⁵, where programs of the tuner may have 5·10⁻⁵."""
 TELLING = 0.25
 """Largest tolerance: above it, unrelated numbers would pass."""
 _EPS = DTYPES["float32"].eps

@@ -294,8 +294,8 @@ class _Check:
 
 
 def _prompts(model: Model) -> tuple[list[int], int]:
-    """Prompts of several steps, which no single one is for, and the most places of a prefill that
-    they are made of."""
+    """Prompts of several steps, which no single one is for, and the most places of a prefill
+    in them."""
     least, *others = sorted((sizes_of(one) for one in steps_of(model.artifact)), key=_last)
     if others and len(others[-1]) > 1:
         half = min(_FEW, others[-1][-1]) // 2 + 1

@@ -67,7 +67,7 @@ class Model(PublicNames):
     The threads of one team (`codegen.team`) help any caller with work left to compute, so one
     caller gets all cores, and as many callers as there are cores get one each. A model that was
     loaded before a fork works in the child as well, with threads of the child's. An artifact for
-    several shapes runs the variant that its arguments have the shapes of; one with lengths takes
+    several shapes runs the variant that has the shapes of its arguments; one with lengths takes
     any size up to its most, and a new one costs what any other does.
     """
 

@@ -341,7 +341,7 @@ class ModelSession(PublicNames):
         return 0 < n == sum(self._parts(n))
 
     def _parts(self, n: int) -> list[int]:
-        """The steps that `n` new places are computed by."""
+        """The steps that compute `n` new places."""
         return parts_of(n, [step.sizes for step in self._steps], self.most)
 
     def move(self, length: int) -> None:

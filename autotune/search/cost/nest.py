@@ -54,7 +54,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index of a dimension of `size` elements, or a part of one, and what it is made of.
+    """An index of a dimension of `size` elements, or a part of one, and its terms.
 
     `spread`: largest offset of indices that differ by constants. `name`: the variable, where it is
     one alone. `step`: bytes between neighbours in memory.
