@@ -12,7 +12,8 @@ A rule is asked at one node. It applies where it makes a result of that node: by
 (`result`), as another tensor (`alias`, `returns`) or as a constant (`fold`); where it returns
 without that, the node stays. Moves of constants are carried out at once. The driver
 (`passes.driver`) visits emitted nodes as it visits all others, so rules compose, eliminates dead
-code at once, and repeats to a fixpoint.
+code at once, and repeats to a fixpoint. Which rules may meet in a pass, and why they end:
+docs/architecture-graph.md.
 """
 
 from __future__ import annotations

@@ -51,3 +51,11 @@ def test_files_that_a_page_names_are_there(name: str) -> None:
     named = set(re.findall(r"`((?:[\w/]+/)?\w+\.py)`", text))
     assert named
     assert {n for n in named if not any(f.endswith(f"/{n}") for f in files)} == set()
+
+
+def test_a_change_is_told_in_one_line() -> None:
+    """Figures and reasons are in docs/results and docs/decisions, whose pages a line may name."""
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("## "))
+    others = [line for line in lines[first:] if not line.startswith(("* ", "## ", "### "))]
+    assert {*others} <= {""}
