@@ -121,7 +121,8 @@ def test_how_many_are_built_is_told_while_others_are_not(events: list[str]) -> N
         assert next(results) == Built(4)
         builder.abandoned.set()
         assert next(results) == Built(9)
-        assert len(list(results)) == 9
+        measured = [one for one in results if not isinstance(one, Built)]  # it may be told again
+        assert len(measured) == 9
 
 
 def test_an_interrupt_abandons_the_build(events: list[str]) -> None:
