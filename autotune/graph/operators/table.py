@@ -66,7 +66,7 @@ def operator_of(name: str) -> Operator:
 
 
 def view_of(node: Node) -> ViewKind | None:
-    """What a node is a view of; None for a computation."""
+    """The kind of view that a node is; None for a computation."""
     return operator_of(node.op).view
 
 
