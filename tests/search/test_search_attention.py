@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from autotune.target import Target, parse_target, runs_here
 from autotune.te.chains import row_chain
 from autotune.te.dag import Compute, ComputeDAG, compute, placeholder
 from autotune.te.evaluate import evaluate
-from autotune.te.expr import Axis, Reduce, cast, mul
+from autotune.te.expr import Axis, Reduce, add, cast, mul
 from tests.loopir.interp import interpret
 from tests.schedule.running import assert_close, random_inputs, run_compiled
 from tests.schedule.small_dags import attention, gemm, normalised_products, softmax, two_convs
@@ -125,6 +126,23 @@ def test_instructions_for_narrow_factors_compute_what_the_definition_says(column
         assert_close(interpret(program, inputs), expected, 2.0**-8)
         if runs_here(BF16):
             assert_close(run_compiled(program, inputs, BF16, 2), expected, 2.0**-8)
+
+
+def test_two_products_in_a_term_that_no_instruction_takes_are_a_plain_sum() -> None:
+    dag = attention(2, 6, 33, 15, 16, "bfloat16")
+    scores = next(op for op in dag.computes if op.reduce_axes)
+    assert isinstance(scores.body, Reduce)
+    twice = replace(scores.body, body=add(scores.body.body, scores.body.body))
+    ops = tuple(replace(op, body=twice) if op is scores else op for op in dag.ops)
+    dag = ComputeDAG(ops, dag.outputs)
+    inputs = random_inputs(dag)
+    sketches = generate_sketches(dag, BF16)
+    assert sketches
+    for sketch in sketches[:2]:
+        rows = sketch.sample(100, np.random.default_rng(0))
+        (row,) = rows[analyse(dag, sketch, rows, BF16).valid][:1]
+        found = interpret(lower(dag, sketch.bind(row)), inputs)
+        assert_close(found, evaluate(dag, inputs), 2.0**-8)
 
 
 def test_the_next_columns_are_fetched_while_the_first_product_runs() -> None:

@@ -69,7 +69,10 @@ def tile_products_of_rows(p: Partial, name: str, target: Target) -> list[Partial
         variants += [(_with(v, m, state), _with(w, n, state)) for v, w in variants]
     else:
         dots = [
-            (with_dots([v], chain.first, target)[-1], with_dots([w], chain.last, target)[-1])
+            (
+                [v, *with_dots([v], chain.first, target)][-1],
+                [w, *with_dots([w], chain.last, target)][-1],
+            )
             for v, w in variants
         ]
         variants += [pair for pair in dots if pair not in variants]
