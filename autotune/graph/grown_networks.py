@@ -18,9 +18,11 @@ from autotune.extent import Extents
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Array, Graph, Node, Shape, TensorType
 from autotune.graph.last_rows import rows_first, with_last_rows
+from autotune.graph.lengths.formulas import Quotient, whole
 from autotune.graph.lengths.imports import ImportedModel, NotLifted, light, require_even
 from autotune.graph.lengths.lift import lifted
 from autotune.graph.lengths.numbers import Points, points_of, primes_from
+from autotune.graph.lengths.rounding import open_moves, opened, quotients_in
 from autotune.graph.network import Network, as_stated, named, stored_network
 from autotune.graph.passes.cached_products import FEW_ROWS
 from autotune.graph.passes.decoders import join_decoder
@@ -108,6 +110,8 @@ class Step:
     state: StateInfo
     precision: str
     dims: Mapping[str, Extents] = field(default_factory=dict)
+    ends: Mapping[str, tuple[bool, ...]] | None = None
+    """Where extents are quotients of numbers: see `windows.with_open_ends`."""
 
     @property
     def mosts(self) -> dict[str, int]:
@@ -122,14 +126,14 @@ class Step:
         """A step computes the number of its places."""
         return {TOTAL: TOTAL} if TOTAL in self.mosts else {}
 
-    def points(self, near: bool) -> Points:
+    def points(self, near: bool, quotients: Mapping[str, Quotient] | None = None) -> Points:
         """Numbers of new places, and of all places that have them."""
         mosts, chunk = self.mosts, self.variant.growth.chunk
         new: list[dict[str, int]] = [{}, {}]
         if self.variant.is_open:
-            new = [dict(at) for at in points_of({PROMPT: chunk}, near).at[1:]]
+            new = [dict(at) for at in points_of({PROMPT: chunk}, near, quotients).at[1:]]
         if TOTAL not in mosts:
-            return Points((mosts, *new))
+            return _points((mosts, *new), quotients)
         least = max(at.get(PROMPT, chunk) for at in new) + LEAST_PAST
         taken = {chunk, mosts[TOTAL], *(n for at in new for n in at.values())}
         able = primes_from(max(FEW_ROWS + 1, least))
@@ -137,11 +141,27 @@ class Step:
             able = chain(range(mosts[TOTAL] - 1, least - 1, -1), primes_from(mosts[TOTAL] + 1))
         t, u = islice((n for n in able if n not in taken), 2)
         own = [{**at, TOTAL: t} for at in (new if self.variant.is_open else new[:1])]
-        return Points((mosts, *own, {**new[0], TOTAL: u}))
+        return _points((mosts, *own, {**new[0], TOTAL: u}), quotients)
+
+    def quotients(self) -> dict[str, Quotient]:
+        """Numbers that some extents follow, which are quotients of that of new places."""
+        if not self.variant.is_open:
+            return {}
+        rest = {n: most for n, most in self.mosts.items() if n != PROMPT}
+        read = self._light_at
+        return quotients_in(lambda at: read({**at, **rest}), {PROMPT: self.mosts[PROMPT]})
+
+    def rounded(self) -> Step:
+        """The step, to be looked at where extents are quotients."""
+        mosts = self.mosts
+        fewer = {n: most - (n == PROMPT) for n, most in mosts.items()}
+        return replace(self, ends=open_moves(self._light_at, (mosts, fewer)))
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The step behind so many places, and for so many."""
         graph = self._read(numbers)
+        if self.ends is not None:
+            graph = opened(graph, self.ends)
         stored = rows_first(named(partial(prepare, graph, PRECISIONS[self.precision])))
         require_supported(stored, undefined)
         return ImportedModel(light(_told(graph)), stored, self.halves)
@@ -151,8 +171,11 @@ class Step:
         new = _LEAST_PROMPT if self.variant.is_open else self.variant.growth.chunk
         least = {PROMPT: new, TOTAL: new + LEAST_PAST}
         numbers = {name: least[name] for name in self.mosts}
-        require_even(points, graphs, numbers, light(_told(self._read(numbers))))
+        require_even(points, graphs, numbers, self._light_at(numbers))
         return numbers
+
+    def _light_at(self, numbers: Mapping[str, int]) -> Graph:
+        return light(_told(self._read(numbers)))
 
     def _read(self, numbers: Mapping[str, int]) -> Graph:
         growth, mosts = self.variant.growth, self.mosts
@@ -183,9 +206,17 @@ class Together:
     mosts = property(lambda self: self.step.mosts)
     given = property(lambda self: self.step.given)
 
-    def points(self, near: bool) -> Points:
+    def points(self, near: bool, quotients: Mapping[str, Quotient] | None = None) -> Points:
         """Those of a step."""
-        return self.step.points(near)
+        return self.step.points(near, quotients)
+
+    def quotients(self) -> dict[str, Quotient]:
+        """None: each session has one new place."""
+        return {}
+
+    def rounded(self) -> Together:
+        """Itself."""
+        return self
 
     @cached_property
     def moving(self) -> frozenset[int]:
@@ -218,6 +249,12 @@ def _lifted(step: Step | Together) -> Network:
         return lifted(step)
     except NotLifted as error:
         raise NotLifted(error.message, _AT_EACH) from error
+
+
+def _points(
+    at: Sequence[Mapping[str, int]], formulas: Mapping[str, Quotient] | None = None
+) -> Points:
+    return Points(tuple(whole(formulas or {}, numbers) for numbers in at), formulas or {})
 
 
 def _told(graph: Graph) -> Graph:

@@ -23,6 +23,7 @@ from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, frozen_attr
 from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import permutes, view_of
 from autotune.graph.passes.driver import rewrite
+from autotune.graph.operators.windows import open_ends_of
 from autotune.graph.rewriter import Rewriter, Rule
 from autotune.graph.samples import keeps_apart
 
@@ -81,7 +82,7 @@ class _LastRows:
         """Slice(node(x)) -> node(Slice(x)) where the node computes rows one by one."""
         axis = _last_row(rw)
         maker = rw.private(rw.node.inputs[0])
-        if axis is None or maker is None or len(maker.outputs) != 1:
+        if axis is None or maker is None or len(maker.outputs) != 1 or open_ends_of(maker):
             return
         dims = self._rows_of(rw, maker, axis)
         if any(dim is not None for dim in dims):

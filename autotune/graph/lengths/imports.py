@@ -23,11 +23,10 @@ from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Array, Graph, Node, same
 from autotune.graph.lengths.formulas import Quotient
 from autotune.graph.lengths.numbers import Points, points_of
-from autotune.graph.lengths.rounding import quotients_in
+from autotune.graph.lengths.rounding import open_moves, opened, quotients_in
 from autotune.graph.network import named
 from autotune.graph.operators.movement import pad_amounts
 from autotune.graph.operators.recurrent import OPEN_STEPS, RECURRENT
-from autotune.graph.operators.windows import with_open_ends
 from autotune.graph.passes.pipeline import prepare_first, prepare_rest
 from autotune.graph.reader.importer import import_graph
 from autotune.graph.reader.onnx_reader import OnnxModel
@@ -95,8 +94,14 @@ class LengthModel(Protocol):
     def given(self) -> Mapping[str, str]:
         """Numbers that the model computes, by name: the tensors that hold them."""
 
-    def points(self, near: bool) -> Points:
-        """Where it is looked at: see `points_of`."""
+    def points(self, near: bool, quotients: Mapping[str, Quotient] | None = None) -> Points:
+        """Where it is looked at: see `points_of`. Raises NotTold."""
+
+    def quotients(self) -> Mapping[str, Quotient]:
+        """Numbers that some extents follow, which are quotients of others."""
+
+    def rounded(self) -> LengthModel:
+        """The model, to be looked at where extents are quotients."""
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers. Raises ModelError."""
@@ -133,8 +138,8 @@ class OpenModel:
     written: Written | None = None
     computed: frozenset[str] = frozenset()
     """Results of Concat that are computed though they are constants at any number."""
-    is_rounded: bool = False
-    """Whether extents are quotients of numbers: see `windows.OPEN_ENDS`."""
+    ends: Mapping[str, tuple[bool, ...]] | None = None
+    """Where extents are quotients of numbers: see `windows.with_open_ends`."""
     kept: frozenset[str] = frozenset()
     floats: frozenset[str] = frozenset()
     """Nodes whose products are in float32, and of integers that are of floats: see `Mixture`."""
@@ -149,16 +154,16 @@ class OpenModel:
         own = {length.name: length.most for length in lengths}
         return own | dict(self.written.mosts if self.written else {})
 
-    def points(self, near: bool) -> Points:
+    def points(self, near: bool, quotients: Mapping[str, Quotient] | None = None) -> Points:
         """Where it is looked at: see `points_of`."""
-        return points_of(self.mosts, near)
+        return points_of(self.mosts, near, quotients)
 
     def imported(self, numbers: Mapping[str, int]) -> ImportedModel:
         """The model where lengths have these numbers."""
         model, graph = self.read_at(numbers)
         graph = self.with_open_steps(graph)
-        if self.is_rounded:
-            graph = replace(graph, nodes=tuple(map(with_open_ends, graph.nodes)))
+        if self.ends is not None:
+            graph = opened(graph, self.ends)
         first = named(partial(prepare_first, graph))
         rest = first, PRECISIONS[self.precision], self.kept, self.floats
         stored = named(partial(prepare_rest, *rest))
@@ -217,6 +222,11 @@ class OpenModel:
     def quotients(self) -> dict[str, Quotient]:
         """Numbers that some extents follow, which are quotients of others."""
         return {} if self.written else quotients_in(self._light_at, self.mosts)
+
+    def rounded(self) -> OpenModel:
+        """The model, to be looked at where extents are quotients."""
+        fewer = {name: max(1, most - 1) for name, most in self.mosts.items()}
+        return replace(self, ends=open_moves(self._light_at, (self.mosts, fewer)))
 
     def least(self, points: Points, graphs: Sequence[Graph]) -> Mapping[str, int]:
         """The least numbers from which on the model is what `graphs` are at the points.

@@ -85,12 +85,11 @@ def _seen(model: LengthModel) -> Iterator[tuple[LengthModel, Points]]:
         yield model, few_points_of(model.mosts)
     for near in (False, True):
         yield model, model.points(near)
-    quotients = model.quotients() if isinstance(model, OpenModel) else {}
-    if isinstance(model, OpenModel) and quotients:
-        rounded = replace(model, is_rounded=True)
-        for near in (False, True):
-            with suppress(NotTold):
-                yield rounded, points_of(model.mosts, near, quotients)
+    quotients = model.quotients()
+    rounded = model.rounded() if quotients else model
+    for near in (False, True) if quotients else ():
+        with suppress(NotTold):
+            yield rounded, rounded.points(near, quotients)
 
 
 def _with_products(model: OpenModel) -> Network | None:

@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import or_
 
 from autotune.errors import ModelError, without_frames
 from autotune.graph.ir import Graph
 from autotune.graph.lengths.formulas import Quotient, roots_of, whole
 from autotune.graph.lengths.numbers import Points, Vector
+from autotune.graph.operators.windows import with_open_ends
 from autotune.graph.passes.cached_products import FEW_ROWS
 
 _MOST_READS = 40
 _MOST_FOUND = 16
 _FEW = 8
 """Sizes at first, beside one for each number."""
-_MOST_DIVISOR = 64
+_MOST_DIVISOR = 256
 
 Read = Callable[[Mapping[str, int]], Graph]
 
@@ -42,6 +44,23 @@ def quotients_in(read: Read, mosts: Mapping[str, int]) -> dict[str, Quotient]:
         except ModelError as error:
             without_frames(error)
     return {}
+
+
+def open_moves(read: Read, sizes: Iterable[Mapping[str, int]]) -> dict[str, tuple[bool, ...]]:
+    """The ends at which each Pad of a model may add some at one of two neighbouring sizes, and each
+    Slice leave some out, by its result. Raises ModelError."""
+    found: dict[str, tuple[bool, ...]] = {}
+    for graph in map(read, sizes):
+        for node in (n for n in graph.nodes if n.op in ("Pad", "Slice")):
+            shapes = graph.shape(node.inputs[0]), graph.shape(node.output)
+            ends = tuple(a != b for a, b in zip(*shapes, strict=True)) * 2
+            found[node.output] = tuple(map(or_, ends, found.get(node.output, ends)))
+    return {name: ends for name, ends in found.items() if any(ends)}
+
+
+def opened(graph: Graph, moves: Mapping[str, tuple[bool, ...]]) -> Graph:
+    """A model of `moves` as it is read where extents are quotients."""
+    return replace(graph, nodes=tuple(with_open_ends(node, moves) for node in graph.nodes))
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,7 @@ class _Search:
         self.read, self.mosts, self.lows = read, mosts, lows
         self.rng = random.Random(0)
         self.sizes = [dict(mosts), *self._drawn(_FEW + len(mosts))]
+        self.graphs: list[Graph] = []
 
     def _drawn(self, n: int) -> list[dict[str, int]]:
         def one() -> dict[str, int]:
@@ -80,12 +100,12 @@ class _Search:
 
     def _fitted(self) -> tuple[dict[str, Quotient], list[dict[str, int]]]:
         """The quotients, and sizes at which more is to be seen before these are known."""
-        graphs = [self.read(numbers) for numbers in self.sizes]
+        self.graphs += map(self.read, self.sizes[len(self.graphs) :])
         found: dict[str, Quotient] = {}
         points = self._points(found)
         if not points.is_told:
             return {}, self._drawn(1)
-        for extent in _extents(graphs):
+        for extent in _extents(self.graphs):
             if len(found) >= _MOST_FOUND or points.affine(extent) is not None:
                 continue
             fit = _fit_of(extent, points)

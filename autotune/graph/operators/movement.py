@@ -27,7 +27,7 @@ from autotune.graph.operators.definition import (
     typed,
 )
 from autotune.graph.operators.moves import moved
-from autotune.graph.operators.windows import padded
+from autotune.graph.operators.windows import OPEN_ENDS, open_ends_of, padded
 from autotune.graph.rewriter import Rewriter
 from autotune.te.expr import Expr, Tensor, compare, idx, minimum, select
 from autotune.te.reductions import identity
@@ -52,7 +52,9 @@ def _pad(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
     begin, end = amounts[: len(x.shape)], amounts[len(x.shape) :]
     mode = node.attrs.get("mode", "constant")
     if mode == "constant":
-        return padded(scope, x, begin, end, node.attrs.get("fill", 0.0))
+        ends = node.attrs.get(OPEN_ENDS, ())
+        apart = tuple(zip(ends[: len(x.shape)], ends[len(x.shape) :], strict=True))
+        return padded(scope, x, begin, end, node.attrs.get("fill", 0.0), apart)
     axes = axes_of(shape)
     index: list[Expr] = []
     for a, b, e, n in zip(axes, begin, end, x.shape, strict=True):
@@ -189,12 +191,13 @@ def _resolve_pad(rw: Rewriter) -> None:
     amounts = pad_amounts(given, rw.constants, rank)
     if amounts is None:
         raise rw.refuse("its padding is computed at run time")
-    if not any(amounts):
+    ends = open_ends_of(rw.node)
+    if not any(amounts) and not ends:
         rw.alias(x)
         return
     _check_padding(rw, mode, amounts)
     number = 0.0 if value is None else float(value.reshape(-1)[0])
-    y = rw("Pad", x, shape=shape, mode=mode, amounts=tuple(amounts), fill=number)
+    y = rw("Pad", x, shape=shape, mode=mode, amounts=tuple(amounts), fill=number, **ends)
     for axis, extent in enumerate(shape):
         if is_computed and max(amounts[axis], amounts[rank + axis]) > 0:
             at = np.arange(extent)
@@ -249,9 +252,10 @@ def _split(rw: Rewriter) -> None:
 def taken_from(rw: Rewriter, shape: Shape, starts: Sequence[int], steps: Sequence[int]) -> str:
     """A Slice of the first input with resolved bounds, or that input where all is taken."""
     x = rw.input(0)
-    if rw.types[x].shape == shape and all(step == 1 for step in steps):
+    ends = open_ends_of(rw.node)
+    if rw.types[x].shape == shape and all(step == 1 for step in steps) and not ends:
         return x
-    return rw("Slice", x, shape=shape, starts=tuple(starts), steps=tuple(steps))
+    return rw("Slice", x, shape=shape, starts=tuple(starts), steps=tuple(steps), **ends)
 
 
 def _resolve_triangle(rw: Rewriter) -> None:

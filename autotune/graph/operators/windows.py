@@ -31,8 +31,11 @@ OPEN_ENDS = "open_ends"
 front of the input, and of which behind it, at some sizes. There conditions are told at all."""
 
 
-def with_open_ends(node: Node) -> Node:
-    """A node whose windows go several places at once, for dimensions that follow a number."""
+def with_open_ends(node: Node, moves: Mapping[str, tuple[bool, ...]]) -> Node:
+    """A node whose windows go several places at once, for dimensions that follow a number; and one
+    of `moves`, by their results, which moves all at some size: it stays there."""
+    if node.output in moves:
+        return replace(node, attrs={**node.attrs, OPEN_ENDS: moves[node.output]})
     strides = node.attrs.get("strides", ())
     if not any(s > 1 for s in strides):
         return node
@@ -42,6 +45,11 @@ def with_open_ends(node: Node) -> Node:
     pads = tuple(node.attrs.get("pads", (0,) * 2 * n))
     ends = (*(is_same or b > 0 for b in pads[:n]), *(is_up or e > 0 for e in pads[n:]))
     return replace(node, attrs={**node.attrs, OPEN_ENDS: ends})
+
+
+def open_ends_of(node: Node) -> dict[str, tuple[bool, ...]]:
+    """The attribute of a node that says where it is open, if it has it."""
+    return {OPEN_ENDS: node.attrs[OPEN_ENDS]} if OPEN_ENDS in node.attrs else {}
 
 
 class Window:
