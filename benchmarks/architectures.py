@@ -25,6 +25,7 @@ import click
 import numpy as np
 
 from benchmarks.exportable import exportable
+from benchmarks.rwkv7 import rwkv7
 
 VOCABULARY = 96
 PROMPT = (3, 17, 29, 5, 41, 7, 11)
@@ -51,7 +52,8 @@ _SMALL = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """A causal language model of `transformers`: the name of its classes, and settings."""
+    """A causal language model of `transformers`, or of `rwkv7`: the name of its classes, and
+    settings."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -62,6 +64,8 @@ class Architecture:
         """The model, with seeded weights."""
         torch, transformers = import_module("torch"), import_module("transformers")
         torch.manual_seed(0)
+        if self.name == "Rwkv7":
+            return rwkv7(VOCABULARY, n_layers).eval()
         config = getattr(transformers, self.config or f"{self.name}Config")
         config = config(**_deep(_SMALL | dict(self.settings), n_layers))
         config._attn_implementation = "eager"
@@ -238,7 +242,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "expand": 2,
         },
     ),
+    "mamba2_chunks": Architecture(
+        "Mamba2",
+        {
+            "num_heads": 8,
+            "head_dim": 8,
+            "state_size": 8,
+            "n_groups": 1,
+            "chunk_size": 256,
+            "expand": 2,
+        },
+    ),
     "mamba": Architecture("Mamba", {"state_size": 8, "time_step_rank": 4}),
+    "rwkv7": Architecture("Rwkv7"),
     "olmo_hybrid": Architecture("OlmoHybrid", {**_DELTA, **_FULL_AND_LINEAR}),
     "recurrent_gemma": Architecture(
         "RecurrentGemma",
@@ -337,6 +353,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 def _fresh(model: Any) -> Any:
     """An empty cache: all places of each layer, also where a window would do."""
+    if hasattr(model, "fresh"):
+        return model.fresh()
     transformers = import_module("transformers")
     utils = import_module("transformers.cache_utils")
     cache = transformers.DynamicCache(config=model.config)
@@ -411,10 +429,16 @@ def _module(model: Any, names: Sequence[str]) -> Any:
     return Step().eval()
 
 
-def _tokens_of_torch(model: Any, n_tokens: int) -> list[int]:
+def prompt_of(n: int) -> list[int]:
+    """So many tokens."""
+    rest = np.random.default_rng(0).integers(3, VOCABULARY, max(0, n - len(PROMPT)))
+    return [*PROMPT[:n], *rest.tolist()]
+
+
+def _tokens_of_torch(model: Any, prompt: Sequence[int], n_tokens: int) -> list[int]:
     """Greedy tokens behind the prompt, one step for each."""
     torch: Any = import_module("torch")
-    cache, ids, found = _fresh(model), torch.tensor([PROMPT]), []
+    cache, ids, found = _fresh(model), torch.tensor([prompt]), []
     total = 0
     with torch.no_grad():
         for _ in range(n_tokens):
@@ -460,11 +484,14 @@ def _present(name: str) -> str:
     return name.replace("past_key_values", "present").replace("past_", "present_")
 
 
-def export(name: str, route: str, path: Path, n_layers: int, n_tokens: int) -> dict[str, Any]:
+def export(
+    name: str, route: str, path: Path, n_layers: int, prompt: Sequence[int], n_tokens: int
+) -> dict[str, Any]:
     """Write the model; what PyTorch makes of the prompt."""
     torch: Any = import_module("torch")
     model = ARCHITECTURES[name].build(n_layers)
-    expected = {"tokens": _tokens_of_torch(model, n_tokens)}
+    tokens = _tokens_of_torch(model, prompt, n_tokens)
+    expected = {"prompt": [*prompt], "tokens": tokens}
     model = exportable(_with_experts(model, route))
     cache = _fresh(model)
     with torch.no_grad():
@@ -519,9 +546,15 @@ def main() -> None:
 @click.option("--only", multiple=True)
 @click.option("--route", multiple=True)
 @click.option("--layers", default=2, help="An even number.")
+@click.option("--prompt", default=len(PROMPT), help="Its tokens.")
 @click.option("--tokens", default=32)
 def export_all(
-    folder: Path, only: tuple[str, ...], route: tuple[str, ...], layers: int, tokens: int
+    folder: Path,
+    only: tuple[str, ...],
+    route: tuple[str, ...],
+    layers: int,
+    prompt: int,
+    tokens: int,
 ) -> None:
     """Write models with what PyTorch makes of them."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -531,7 +564,7 @@ def export_all(
             if path.exists():
                 continue
             try:
-                expected = export(name, one, path, layers, tokens)
+                expected = export(name, one, path, layers, prompt_of(prompt), tokens)
                 path.with_suffix(".json").write_text(json.dumps(expected))
                 click.echo(f"{path.name}: written")
             except Exception as error:
@@ -545,11 +578,11 @@ def export_all(
 
 # --- without PyTorch ---
 
-ROOM = 32
-"""Places of the capacity beside the generated tokens."""
+ROOM = 25
+"""Places of the capacity beside the tokens."""
 
 
-def _of_onnxruntime(path: Path, n_tokens: int) -> list[int]:
+def _of_onnxruntime(path: Path, prompt: Sequence[int], n_tokens: int) -> list[int]:
     """Greedy tokens by ONNX Runtime, which gets its outputs back."""
     ort: Any = import_module("onnxruntime")
     options = ort.SessionOptions()
@@ -563,7 +596,7 @@ def _of_onnxruntime(path: Path, n_tokens: int) -> list[int]:
     names = {i.name for i in session.get_inputs()}
     tokens = next(i for i in session.get_inputs() if i.name == "input_ids")
     by_one = tokens.shape[1] == 1
-    parts, found, total = [[n] for n in PROMPT] if by_one else [[*PROMPT]], list[int](), 0
+    parts, found, total = [[n] for n in prompt] if by_one else [[*prompt]], list[int](), 0
     while len(found) < n_tokens:
         ids = parts.pop(0)
         total += len(ids)
@@ -579,19 +612,20 @@ def _of_onnxruntime(path: Path, n_tokens: int) -> list[int]:
 def check(path: Path) -> str:
     """Whether a session of the compiled file gives the tokens of ONNX Runtime and of PyTorch."""
     autotune: Any = import_module("autotune")
-    torch_tokens = json.loads(path.with_suffix(".json").read_text())["tokens"]
+    expected = json.loads(path.with_suffix(".json").read_text())
+    prompt, torch_tokens = expected["prompt"], expected["tokens"]
     try:
-        wanted = _of_onnxruntime(path, len(torch_tokens))
+        wanted = _of_onnxruntime(path, prompt, len(torch_tokens))
     except Exception as error:
         return f"ONNX Runtime: {str(error).splitlines()[0][:200]}"
     note = "" if wanted == torch_tokens else "; the file differs from PyTorch"
     try:
-        capacity = len(torch_tokens) + ROOM
+        capacity = len(prompt) + len(torch_tokens) + ROOM
         compiled = autotune.compile(str(path), capacity=capacity, threads=2)
         file = path.with_suffix(".atn")
         compiled.artifact.save(file)
         session = autotune.load(file).session()
-        found = list(session.generate([[*PROMPT]], max_new=len(wanted)))
+        found = list(session.generate([prompt], max_new=len(wanted)))
     except autotune.AutotuneError as error:
         return f"refused: {error.message} | {error.hint}{note}"
     if found != wanted:

@@ -3,7 +3,9 @@
     model = exportable(model)        computes what it did; for `torch.onnx.export`
 
 Rotary angles as complex numbers (Llama 4) become pairs of numbers; frequencies that follow the
-length of the text (dynamic NTK) are computed, where transformers decides in Python.
+length of the text (dynamic NTK) are computed, where transformers decides in Python. The triangular
+systems of the gated delta rule, which transformers solves row by row for exporters, are solved by
+products.
 """
 
 from __future__ import annotations
@@ -19,10 +21,23 @@ def exportable(model: Any) -> Any:
             llama4: Any = import_module(type(module).__module__)
             module.forward = _Pairs(module).angles
             llama4.apply_rotary_emb = _turned
+        elif type(module).__name__.endswith("GatedDeltaNet"):
+            by_rows: Any = import_module(type(module).__module__)
+            by_rows.is_torchdynamo_exporting = lambda: False
+            linalg: Any = import_module("torch.linalg")
+            linalg.solve_triangular = _solved
         elif getattr(module, "rope_type", "") == "dynamic":
             parent = model.get_submodule(name.rpartition(".")[0])
             setattr(parent, name.rpartition(".")[2], _by_length(module.config))
     return model
+
+
+def _solved(a: Any, b: Any, *, upper: bool, unitriangular: bool) -> Any:
+    """x of (1 + L)·x = b with the strictly lower half L of `a`, (…, n, n): Π (1 + (-L)^(2^k))·b."""
+    power, n = -a.tril(-1), 1
+    while n < a.shape[-1]:
+        b, power, n = b + power @ b, power @ power, 2 * n
+    return b
 
 
 class _Pairs:

@@ -174,3 +174,34 @@ class FedBack:
             stem = name.replace("past_key_values", "present").replace("past", "present")
             self.state[name] = found[stem]
         return found
+
+
+def chunked(size: int) -> onnx.ModelProto:
+    """Linear attention in chunks of `size`, whose number is rounded up: a causal product in each,
+    and the sums of those before it on the state, (1, 8, 8)."""
+    small = Small(layers=0, causal=False)
+    small.inputs.append(value("past_recurrent.0", 1, [1, WIDTH, WIDTH]))
+    small.outputs.append(value("present_recurrent.0", 1, [1, WIDTH, WIDTH]))
+    small.x = small("Mul", small.x, small.number(0.3, np.float32))
+    new, of = small.new(), small.number([size])
+    short = small("Mod", small("Sub", of, small("Mod", new, of)), of)
+    pads = small("Concat", small.number([0, 0, 0, 0]), short, small.number([0]), axis=0)
+    apart = small.number([1, -1, size, WIDTH])
+
+    def rows() -> str:
+        x = small("MatMul", small.x, small.weight(WIDTH, WIDTH))
+        return small("Reshape", small("Pad", x, pads), apart)
+
+    q, k, v = rows(), rows(), rows()
+    scores = small("MatMul", q, small("Transpose", k, perm=[0, 1, 3, 2]))
+    causal = small.number(np.tril(np.ones((size, size))), np.float32)
+    own = small("MatMul", small("Mul", scores, causal), v)
+    sums = small("MatMul", small("Transpose", k, perm=[0, 1, 3, 2]), v)
+    before = small("CumSum", sums, small.number(1), exclusive=1)
+    past = small("Unsqueeze", "past_recurrent.0", small.number([1]))
+    y = small("Add", own, small("MatMul", q, small("Add", before, past)))
+    rows_of_all = small("Reshape", y, small.number([1, -1, WIDTH]))
+    small("Slice", rows_of_all, small.number([0]), new, small.number([1]), name="logits")
+    total = small("ReduceSum", sums, small.number([1]), keepdims=0)
+    small("Add", "past_recurrent.0", total, name="present_recurrent.0")
+    return small.model()

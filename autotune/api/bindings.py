@@ -31,12 +31,13 @@ from autotune.errors import (
     NotCompilable,
     UnsupportedOperator,
     UsageError,
+    without_frames,
 )
 from autotune.extent import Extents, Length
 from autotune.files import Stamps, paths_of
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.constant_values import Constants, require_constant
-from autotune.graph.grown_networks import grown_networks
+from autotune.graph.grown_networks import OtherSteps, grown_networks
 from autotune.graph.lengths.imports import OpenModel
 from autotune.graph.lengths.lift import lifted_network, open_model
 from autotune.graph.lengths.writing import may_write
@@ -297,14 +298,18 @@ def _grown(bound: Bound, step: Grown, sessions: Iterable[int]) -> Bound:
     beside = together + step.verifying()
     chunks, notes = step.with_chunks() + together, tuple[str, ...]()
     sizes = ", ".join(str(one.growth.chunk) for one in chunks if one.sessions == 1)
-    for steps, told in (
-        (prefill and prefill + beside, f"a prompt is steps of {sizes} tokens, not one of all"),
-        (chunks, "a step takes as long as in a full cache"),
-    ):
-        found = _of_steps(bound, steps) if steps else None
+    in_chunks = f"a prompt is steps of {sizes} tokens, not one of all"
+    ways = [(prefill, in_chunks)] if prefill else []
+    ways.append((chunks, "a step takes as long as in a full cache"))
+    while ways:
+        steps, told = ways.pop(0)
+        found = _of_steps(bound, steps if steps is chunks else steps + beside)
         try:
-            if found is not None:
-                return replace(found, notes=notes, lifted={PLAIN: found.networks()})
+            return replace(found, notes=notes, lifted={PLAIN: found.networks()})
+        except OtherSteps as error:
+            without_frames(error)
+            beside = beside if error.places else together
+            ways.insert(0, (step.with_prefill(error.places) if error.places else steps, told))
         except ModelError as error:
             notes = (*notes, f"{told}: {error.message}")
     masked = tuple(replace(one, is_masked=True) for one in chunks)

@@ -47,6 +47,17 @@ from autotune.graph.together import of_sessions, together
 
 _AT_EACH = "compile it without `capacity`, at each length that you need (`dims`)"
 _LEAST_PROMPT = 2
+_FEW_CHUNKS = 4
+"""What a quotient has to be at the most for a step to be looked at where it is two and more."""
+
+
+class OtherSteps(NotLifted):
+    """A prefill that may follow its length where it has up to `places` places; 0 for a step for
+    drafts, without which the others may be lifted."""
+
+    def __init__(self, error: NotLifted, places: int) -> None:
+        super().__init__(error.message, _AT_EACH)
+        self.places = places
 
 
 def grown_networks(
@@ -145,6 +156,25 @@ class Step:
 
     def quotients(self) -> dict[str, Quotient]:
         """Numbers that some extents follow, which are quotients of that of new places."""
+        return self._quotients
+
+    @property
+    def other_places(self) -> int:
+        """Places of a prefill that may be lifted though this one is not: so many that quotients are
+        at least two at most of them, or, in a small capacity, so few that they are one; or 0."""
+        chunk, able = self.variant.growth.chunk, self.variant.growth.capacity - LEAST_PAST
+
+        def most(n: int) -> int:
+            return max(whole(self._quotients, {PROMPT: n})[q] for q in self._quotients)
+
+        if not self._quotients or most(chunk) >= _FEW_CHUNKS:
+            return 0
+        wanted = _FEW_CHUNKS if most(able) >= _FEW_CHUNKS else 1
+        found = max(n for n in range(1, able + 1) if most(n) <= wanted)
+        return found if found != chunk else 0
+
+    @cached_property
+    def _quotients(self) -> dict[str, Quotient]:
         if not self.variant.is_open:
             return {}
         rest = {n: most for n, most in self.mosts.items() if n != PROMPT}
@@ -248,6 +278,10 @@ def _lifted(step: Step | Together) -> Network:
     try:
         return lifted(step)
     except NotLifted as error:
+        if isinstance(step, Step) and step.variant.verifies:
+            raise OtherSteps(error, 0) from error
+        if isinstance(step, Step) and (places := step.other_places):
+            raise OtherSteps(error, places) from error
         raise NotLifted(error.message, _AT_EACH) from error
 
 

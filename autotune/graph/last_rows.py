@@ -22,8 +22,8 @@ import numpy as np
 from autotune.graph.ir import Array, Graph, Node, Shape, TensorType, frozen_attrs, moves_nothing
 from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import permutes, view_of
-from autotune.graph.passes.driver import rewrite
 from autotune.graph.operators.windows import open_ends_of
+from autotune.graph.passes.driver import rewrite
 from autotune.graph.rewriter import Rewriter, Rule
 from autotune.graph.samples import keeps_apart
 

@@ -17,8 +17,9 @@ import pytest
 import autotune
 from autotune.errors import NotCompilable
 from autotune.graph.operators.table import operators_with
+from autotune.graph.state import PROMPT
 from autotune.network.runtime.loading import model_of
-from tests.small_decoders import TOKENS, WIDTH, FedBack, Small, hybrid, value
+from tests.small_decoders import TOKENS, WIDTH, FedBack, Small, chunked, hybrid, value
 
 CAPACITY = 16
 Inputs = Callable[[int, int], dict[str, np.ndarray]]
@@ -300,6 +301,26 @@ def test_states_of_a_fixed_shape_alone(layers: int, steps: tuple[int, ...]) -> N
         computed=lambda length, n: {"attention_mask": np.ones((1, length + n), np.int64)},
     )
     assert not compiled.artifact.state.buffers  # type: ignore[union-attr]
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("size", "steps", "capacity"),
+    [
+        (5, (17, 1, 20, 5, 2), 64),
+        (24, (9, 24, 3, 1), 64),
+        (256, (600, 1, 300), 1100),
+        (9, (9, 1, 10, 8, 18, 2), 80),
+    ],
+)
+def test_a_prefill_goes_in_chunks_of_its_places(
+    size: int, steps: tuple[int, ...], capacity: int
+) -> None:
+    """Whatever of the last chunk is filled, in one program; where the capacity has few chunks, a
+    prefill has one."""
+    compiled = follows(chunked(size), steps=steps, capacity=capacity)
+    variants: Any = compiled.artifact.variants
+    assert PROMPT in variants[0].lengths
 
 
 @pytest.mark.sampled(1)

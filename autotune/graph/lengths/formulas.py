@@ -15,7 +15,8 @@ from autotune.graph.tasks.subgraph import Subgraph
 from autotune.te.dag import ComputeDAG, compute, placeholder
 from autotune.te.expr import INDEX, Axis, Expr, add, floordiv, idx, mul
 
-_MOST_REMAINDERS = 8
+MOST_REMAINDERS = 8
+"""Divisors up to it are looked at at each remainder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ class Quotient:
     @property
     def remainders(self) -> frozenset[int]:
         """Remainders at which a model has to be looked at: all of them, or some and both ends."""
-        if self.divisor <= _MOST_REMAINDERS:
+        if self.divisor <= MOST_REMAINDERS:
             return frozenset(range(self.divisor))
-        steps = range(0, self.divisor, -(-self.divisor // (_MOST_REMAINDERS - 1)))
+        steps = range(0, self.divisor, -(-self.divisor // (MOST_REMAINDERS - 1)))
         return frozenset((*steps, self.divisor - 1))
 
     def _sum(self, numbers: Mapping[str, int]) -> int:

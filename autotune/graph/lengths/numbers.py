@@ -34,7 +34,7 @@ _N_FEW = 6
 """Points, beside the most, that tell functions of one of many numbers apart."""
 _MOST_FACTOR, _MOST_STEP = 9, 4
 """Below: factors of sums of neighbours, and how far these lie apart."""
-_MOST_TRIED = 200
+_MOST_TRIED = 600
 """Points that are looked at, most of which tell nothing new."""
 
 
@@ -358,14 +358,15 @@ class _Free:
 
 
 def _lows(most: Mapping[str, int], quotients: Mapping[str, Quotient]) -> dict[str, int]:
-    """The least number of each that has quotients: such that these are many as well, if
-    they are at the most."""
+    """The least number of each that quotients are made of: such that these are many as well, if
+    they are at the most, and no axis has a single element."""
     found = {}
     for root in dict.fromkeys(roots_of(quotients).values()):
         own = {n: q for n, q in quotients.items() if roots_of(quotients)[n] == root}
-        many = [n for n, size in whole(own, {root: most[root]}).items() if size > FEW_ROWS]
-        numbers = range(min(FEW_ROWS, most[root]) + 1, most[root])
-        at = (n for n in numbers if all(whole(own, {root: n})[m] > FEW_ROWS for m in many))
+        sizes = whole(own, {root: most[root]})
+        least = {n: FEW_ROWS + 1 if size > FEW_ROWS else min(size, 2) for n, size in sizes.items()}
+        numbers = range(FEW_ROWS + 1 if most[root] > FEW_ROWS else min(_FEW_PROBES), most[root])
+        at = (n for n in numbers if all(s >= least[m] for m, s in whole(own, {root: n}).items()))
         found[root] = next(at, FEW_ROWS + 1)
     return found
 

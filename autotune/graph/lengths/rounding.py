@@ -13,11 +13,12 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from operator import or_
 
 from autotune.errors import ModelError, without_frames
 from autotune.graph.ir import Graph
-from autotune.graph.lengths.formulas import Quotient, roots_of, whole
+from autotune.graph.lengths.formulas import MOST_REMAINDERS, Quotient, roots_of, whole
 from autotune.graph.lengths.numbers import Points, Vector
 from autotune.graph.operators.windows import with_open_ends
 from autotune.graph.passes.cached_products import FEW_ROWS
@@ -111,9 +112,12 @@ class _Search:
             fit = _fit_of(extent, points)
             if fit is None:
                 continue
+            root = roots_of(found).get(fit.of, fit.of)
+            more = self._between_steps(extent, root) if fit.divisor > MOST_REMAINDERS else []
+            if more:
+                return {}, more
             if fit.low < fit.high:
                 return {}, [self._telling(fit, found)]
-            root = roots_of(found).get(fit.of, fit.of)
             name = next(n for n in _primed(root) if n not in points.most)
             found[name] = fit.at(fit.low)
             points = self._points(found)
@@ -123,6 +127,13 @@ class _Search:
 
     def _points(self, found: Mapping[str, Quotient]) -> Points:
         return Points(tuple(whole(found, numbers) for numbers in self.sizes), dict(found))
+
+    def _between_steps(self, extent: Vector, root: str) -> list[dict[str, int]]:
+        """Sizes between those where an extent is seen to make its first and its last step."""
+        values = sorted((size[root], value) for size, value in zip(self.sizes, extent, strict=True))
+        steps = [(a[0], b[0]) for a, b in pairwise(values) if a[1] != b[1]]
+        between = {(a + b) // 2 for a, b in (steps[0], steps[-1]) if b > a + 1}
+        return [{**self.sizes[-1], root: n} for n in between]
 
     def _telling(self, fit: _Fit, found: Mapping[str, Quotient]) -> dict[str, int]:
         """A size at which about half of the offsets give one quotient, and half another."""
@@ -151,13 +162,20 @@ def _extents(graphs: Sequence[Graph]) -> Iterator[Vector]:
 
 
 def _fit_of(extent: Vector, points: Points) -> _Fit | None:
-    """The quotient with the least divisor, of the number that was found last."""
+    """The quotient with the least divisor, of the number that was found last. Of larger divisors
+    those that round up or down come first, for extents that make few steps."""
+    large: list[_Fit] = []
     for divisor in range(2, _MOST_DIVISOR + 1):
         for name in reversed(list(points.most)):
             found = _of_number(extent, name, [n[name] for n in points.at], divisor)
-            if found is not None:
+            if found is not None and divisor <= MOST_REMAINDERS:
                 return found
-    return None
+            large += [found] if found is not None else []
+    for one in large:
+        for offset in (one.divisor - 1, 0):
+            if one.low <= offset <= one.high:
+                return replace(one, low=offset, high=offset)
+    return large[0] if large else None
 
 
 def _of_number(extent: Vector, name: str, numbers: Sequence[int], divisor: int) -> _Fit | None:

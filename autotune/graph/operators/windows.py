@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def with_open_ends(node: Node, moves: Mapping[str, tuple[bool, ...]]) -> Node:
     return replace(node, attrs={**node.attrs, OPEN_ENDS: ends})
 
 
-def open_ends_of(node: Node) -> dict[str, tuple[bool, ...]]:
+def open_ends_of(node: Node) -> dict[str, Any]:
     """The attribute of a node that says where it is open, if it has it."""
     return {OPEN_ENDS: node.attrs[OPEN_ENDS]} if OPEN_ENDS in node.attrs else {}
 

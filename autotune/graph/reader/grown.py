@@ -88,10 +88,10 @@ class Grown:
         """The step for `n` new places."""
         return replace(self, growth=replace(self.growth, chunk=n))
 
-    def with_prefill(self) -> tuple[Grown, ...]:
-        """A prefill and this step; () where the file takes one number of places, or the capacity
-        is small."""
-        most = min(self.growth.capacity - LEAST_PAST, MOST_PROMPT)
+    def with_prefill(self, places: int = MOST_PROMPT) -> tuple[Grown, ...]:
+        """A prefill of up to `places` and this step; () where the file takes one number of places,
+        or the capacity is small."""
+        most = min(self.growth.capacity - LEAST_PAST, places)
         if self.inputs.chunk or most < _LEAST_MOST:
             return ()
         return replace(self.at(most), is_open=True), self
