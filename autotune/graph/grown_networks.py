@@ -122,7 +122,7 @@ class Step:
     precision: str
     dims: Mapping[str, Extents] = field(default_factory=dict)
     ends: Mapping[str, tuple[bool, ...]] | None = None
-    """Where extents are quotients of numbers: see `windows.with_open_ends`."""
+    """Where extents are quotients of numbers: see `rounding.opened`."""
 
     @property
     def mosts(self) -> dict[str, int]:

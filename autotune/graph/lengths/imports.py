@@ -139,7 +139,7 @@ class OpenModel:
     computed: frozenset[str] = frozenset()
     """Results of Concat that are computed though they are constants at any number."""
     ends: Mapping[str, tuple[bool, ...]] | None = None
-    """Where extents are quotients of numbers: see `windows.with_open_ends`."""
+    """Where extents are quotients of numbers: see `rounding.opened`."""
     kept: frozenset[str] = frozenset()
     floats: frozenset[str] = frozenset()
     """Nodes whose products are in float32, and of integers that are of floats: see `Mixture`."""

@@ -17,10 +17,10 @@ from itertools import pairwise
 from operator import or_
 
 from autotune.errors import ModelError, without_frames
-from autotune.graph.ir import Graph
+from autotune.graph.ir import Graph, Node
 from autotune.graph.lengths.formulas import MOST_REMAINDERS, Quotient, roots_of, whole
 from autotune.graph.lengths.numbers import Points, Vector
-from autotune.graph.operators.windows import with_open_ends
+from autotune.graph.operators.windows import OPEN_ENDS
 from autotune.graph.passes.cached_products import FEW_ROWS
 
 _MOST_READS = 40
@@ -61,7 +61,23 @@ def open_moves(read: Read, sizes: Iterable[Mapping[str, int]]) -> dict[str, tupl
 
 def opened(graph: Graph, moves: Mapping[str, tuple[bool, ...]]) -> Graph:
     """A model of `moves` as it is read where extents are quotients."""
-    return replace(graph, nodes=tuple(with_open_ends(node, moves) for node in graph.nodes))
+    return replace(graph, nodes=tuple(_with_open_ends(node, moves) for node in graph.nodes))
+
+
+def _with_open_ends(node: Node, moves: Mapping[str, tuple[bool, ...]]) -> Node:
+    """A node whose windows go several places at once, for dimensions that follow a number; and one
+    of `moves`, by their results, which moves all at some size: it stays there."""
+    if node.output in moves:
+        return replace(node, attrs={**node.attrs, OPEN_ENDS: moves[node.output]})
+    strides = node.attrs.get("strides", ())
+    if not any(s > 1 for s in strides):
+        return node
+    n = len(strides)
+    is_same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
+    is_up = is_same or bool(node.attrs.get("ceil_mode"))
+    pads = tuple(node.attrs.get("pads", (0,) * 2 * n))
+    ends = (*(is_same or b > 0 for b in pads[:n]), *(is_up or e > 0 for e in pads[n:]))
+    return replace(node, attrs={**node.attrs, OPEN_ENDS: ends})
 
 
 @dataclass(frozen=True)

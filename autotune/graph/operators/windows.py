@@ -7,7 +7,6 @@ once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -30,22 +29,6 @@ from autotune.te.expr import (
 OPEN_ENDS = "open_ends"
 """Attribute of a node whose spatial dimensions follow a number: of which the window may reach in
 front of the input, and of which behind it, at some sizes. There conditions are told at all."""
-
-
-def with_open_ends(node: Node, moves: Mapping[str, tuple[bool, ...]]) -> Node:
-    """A node whose windows go several places at once, for dimensions that follow a number; and one
-    of `moves`, by their results, which moves all at some size: it stays there."""
-    if node.output in moves:
-        return replace(node, attrs={**node.attrs, OPEN_ENDS: moves[node.output]})
-    strides = node.attrs.get("strides", ())
-    if not any(s > 1 for s in strides):
-        return node
-    n = len(strides)
-    is_same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
-    is_up = is_same or bool(node.attrs.get("ceil_mode"))
-    pads = tuple(node.attrs.get("pads", (0,) * 2 * n))
-    ends = (*(is_same or b > 0 for b in pads[:n]), *(is_up or e > 0 for e in pads[n:]))
-    return replace(node, attrs={**node.attrs, OPEN_ENDS: ends})
 
 
 def open_ends_of(node: Node) -> dict[str, Any]:
