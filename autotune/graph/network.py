@@ -63,7 +63,8 @@ class Port:
 
     `value` names a Value with the same elements in the same order; for half precision (float16,
     bfloat16) that value is float32. Integers of an input that are indices must be below `limit`.
-    `extents`: of one with lengths, whose `shape` is the longest; () for others.
+    `extents`: of one with lengths, whose `shape` is the longest; () for others. `below`: the limit
+    where it follows a length; `limit` is that of the longest.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Port:
     value: str
     limit: int = FLAGS
     extents: Extents = ()
+    below: Extents = ()
 
 
 @brief

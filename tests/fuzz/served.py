@@ -101,7 +101,8 @@ def main(seconds: float, clients: int) -> None:
     """Ask a server, print what was asked and what went wrong."""
     folder = Path(tempfile.mkdtemp(prefix="served-"))
     artifact, words = compiled(folder), tokenized(folder)
-    prompts = [f"a beginning of all {n} texts"[: 3 + n] for n in range(24)]
+    shared = "what all of these texts begin with, and longer than blocks of prefixes: " * 2
+    prompts = [f"{shared[: 6 * n]}{n} texts"[: 3 + 6 * n] for n in range(24)]
     wanted = {prompt: expected(artifact, words, prompt, 40) for prompt in prompts}
     told = ("--tokenizer", words, "--sessions", 3, "--waiting", 2, "--prefix-mib", 1)
     with started(SERVER, artifact, *told, timeout_s=_TIMEOUT_S) as server:

@@ -222,6 +222,40 @@ def image() -> Case:
     return Case(proto, {"x": (B, 3, 16, W)}, IMAGES)
 
 
+def relative() -> Case:
+    """Scores of relative positions (Transformer-XL, Conformer): rows of a table around its middle,
+    and each row of scores is moved by its number."""
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Gather", "shape one", "t"),
+        node("Sub", "middle t", "begin"),
+        node("Add", "middle t", "behind"),
+        node("Sub", "behind unit", "end"),
+        *(node("Unsqueeze", f"{n} first", f"{n}.row") for n in ("t", "begin", "end")),
+        node("Slice", "table begin.row end.row first", "near"),
+        node("MatMul", "near w", "keys"),
+        node("Transpose", "keys", "turned", perm=[1, 0]),
+        node("MatMul", "x turned", "scores"),
+        node("Pad", "scores amounts", "wide"),
+        node("Concat", "keep minus t.row", "tall", axis=0),
+        node("Reshape", "wide tall", "slanted"),
+        node("Slice", "slanted second far second", "without"),
+        node("Shape", "scores", "before"),
+        node("Reshape", "without before", "moved"),
+        node("Slice", "moved first t.row last", "near.scores"),
+        node("Softmax", "near.scores", "shares", axis=-1),
+        node("MatMul", "shares x", "y"),
+    ]
+    constants = {
+        **{"table": weights(2 * 24 - 1, 8), "w": weights(8, 8), "middle": np.int64(24)},
+        **{"one": np.int64(1), "unit": np.int64(1), "first": integers(0), "second": integers(1)},
+        **{"amounts": integers(0, 0, 1, 0, 0, 0), "keep": integers(0), "minus": integers(-1)},
+        **{"far": integers(2**31 - 1), "last": integers(2)},
+    }
+    proto = model(nodes, {"x": ("batch", "sequence", 8)}, constants, "y near.scores")
+    return Case(proto, {"x": (B, S, 8)}, SEQUENCES)
+
+
 def chosen_rows() -> Case:
     """One row of each sequence, as exporters of PyTorch index flattened ones: the row in which an
     element is largest, and the last."""
@@ -244,7 +278,7 @@ def chosen_rows() -> Case:
     return Case(model(nodes, {"x": ("b", "s", 8)}, constants, "y z"), {"x": (B, S, 8)}, SEQUENCES)
 
 
-CASES = (encoder, flat_rows, causal, running, joined, patches, image, chosen_rows)
+CASES = (encoder, flat_rows, causal, running, joined, patches, image, relative, chosen_rows)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
@@ -413,6 +447,17 @@ def test_lengths_below_constant_indices_are_none(tmp_path: Path) -> None:
     )
     with pytest.raises(ModelError, match="indices of 3x1 beside 40x4"):
         lifted(proto, {"x": (Length("n", 40), 4)}, tmp_path)
+
+
+def test_indices_are_below_a_length(tmp_path: Path) -> None:
+    """Places that an input gives are below the number that there are, not below the most."""
+    proto = model(
+        node("GatherElements", "x places", axis=1),
+        {"x": ("batch", "sequence"), "places": ("batch", 3)},
+        types={"places": "int64"},
+    )
+    network = lifted(proto, {"x": (B, S), "places": (B, 3)}, tmp_path)
+    assert (network.inputs[1].below, network.inputs[1].limit) == ((S,), S.most)
 
 
 def test_the_order_of_two_lengths_is_looked_at(tmp_path: Path) -> None:

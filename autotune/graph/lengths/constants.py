@@ -2,6 +2,7 @@
 
 positions[512, 64]   the first rows of those at the most
 arange(n) - n        the same, moved by a number that follows
+relative[9 - n:]     rows behind a number that follows, as of a table around its middle
 1 / n                one number
 n · (0, 1, 2 …)      multiples of a number, as rows of flattened dimensions begin
 1/2, 1/3 … 1/3, 1/2  the same but for elements at the end, as a window over a border makes them
@@ -34,7 +35,8 @@ class LengthConstant:
 
     Else elements of that at the most, those of the last `end` places of a length from its end,
     moved by `shift` (at the end by `end_shift`). Or `numerators`, which take its place, `over` a
-    length or, where they are integers, times it (and moved).
+    length or, where they are integers, times it (and moved). Or elements behind `starts`, of which
+    `numerators` have so many more that every place is inside.
     """
 
     dims: Dims | None
@@ -44,6 +46,7 @@ class LengthConstant:
     shift: AffineExtent = _NONE
     end: int = 0
     end_shift: AffineExtent = _NONE
+    starts: tuple[AffineExtent, ...] = ()
 
     def element(self, load: Load) -> Expr:
         """The element that a load of the constant at the most stands for."""
@@ -54,6 +57,9 @@ class LengthConstant:
             number = cast(load.tensor.dtype, self.over.expr)
             found = (div if is_float(load.tensor.dtype) else mul)(load, number)
         parts = [part for dim in self.dims for part in dim]
+        if self.starts:
+            pairs = zip(load.indices, self.starts, strict=True)
+            found = Load(load.tensor, tuple(add(i, start.expr) for i, start in pairs))
         if self.end:
             extents = load.tensor.shape
             triples = list(zip(load.indices, parts, extents, strict=True))
@@ -103,6 +109,7 @@ def forms_of(
         yield from _over_lengths(apart, dims, atoms, points)
         yield from _times_lengths(apart, dims, atoms, points)
         yield from _with_ends(apart, dims, points)
+        yield from _behind(apart, dims, points)
 
 
 def _apart(arrays: Sequence[Array], dims: Dims, points: Points) -> list[Array]:
@@ -163,6 +170,31 @@ def _with_ends(arrays: Sequence[Array], dims: Dims, points: Points) -> Iterator[
         if shift is not None and (shift == _NONE or len(moving) == 1):
             yield LengthConstant(dims, end=end, end_shift=shift)
             return
+
+
+def _behind(arrays: Sequence[Array], dims: Dims, points: Points) -> Iterator[LengthConstant]:
+    """The dimension along which elements are those at the most, behind places that follow."""
+    parts = [part for dim in dims for part in dim]
+    for axis, part in enumerate(parts):
+        if part.is_static:
+            continue
+        start = _affine([_place(a, arrays[0], axis) for a in arrays], points)
+        if start is not None:
+            starts = tuple(start if n == axis else _NONE for n in range(len(parts)))
+            room = max(0, start.at(dict.fromkeys(points.most, 0)))
+            widths = [(0, room if n == axis else 0) for n in range(len(parts))]
+            yield LengthConstant(dims, numerators=np.pad(arrays[0], widths), starts=starts)
+
+
+def _place(a: Array, most: Array, axis: int) -> int | None:
+    """Where the elements of one array begin in those of another along a dimension."""
+    most = most[tuple(slice(n) if d != axis else slice(None) for d, n in enumerate(a.shape))]
+    rows, known = np.moveaxis(a, axis, 0), np.moveaxis(most, axis, 0)
+    if not rows.size or rows.shape[1:] != known.shape[1:]:
+        return None
+    first = (known[: len(known) - len(rows) + 1] == rows[0]).reshape(-1, rows[0].size).all(1)
+    places = (int(k) for k in np.flatnonzero(first))
+    return next((k for k in places if same(rows, known[k : k + len(rows)])), None)
 
 
 def _cut(a: Array, moving: Sequence[int], end: int) -> Array:

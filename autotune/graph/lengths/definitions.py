@@ -148,6 +148,8 @@ class _Lifting:
             raise NotFollowed(f"'{p.name}' joins lengths in another order than they lie in memory")
         self.dims[p.name] = dims
         tensor = at_most(p.name, dims, p.tensor.dtype, self.of.points)
+        if constant is not None and constant.numerators is not None:
+            tensor = replace(tensor, shape=constant.numerators.shape)
         self.ops.append(Placeholder(tensor, p.constant))
 
     def _lifted(self, ops: Sequence[Compute]) -> Compute:

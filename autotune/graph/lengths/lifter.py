@@ -27,7 +27,7 @@ from autotune.graph.lengths.numbers import (
     told_at,
     uneven,
 )
-from autotune.graph.network import Network, Port, assembled
+from autotune.graph.network import FLAGS, Network, Port, assembled
 from autotune.graph.operators.definition import ViewKind
 from autotune.graph.operators.table import view_of
 from autotune.graph.tasks.grouped_rows import grouped_rows
@@ -87,7 +87,7 @@ class Lifter:
         ends = {*self.imports[0].graph.outputs} & values.keys()
         grouped = grouped_rows(subgraphs, values, ends, {n for j in joined for n in j.parts})
         network = assembled(grouped.subgraphs, grouped.moved(joined), values)
-        limits = index_limits(self.first)
+        limits = self._limits()
         graph = self.imports[0].graph
         empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
         values |= {n: Activation(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
@@ -253,7 +253,8 @@ class Lifter:
         key = self._key(pairs, layouts)
         if key is None or key not in self.known:
             lifted = self._lifted(group, pairs, first, layouts)
-            self.known[key] = lifted, first.collapsed(lifted.dag).dag
+            whole = replace(first, constants={**first.constants, **lifted.constants})
+            self.known[key] = lifted, whole.collapsed(lifted.dag).dag
         lifted, task = self.known[key]
         self._note(group, lifted)
         found = replace(first, constants={**first.constants, **lifted.constants}).of(task)
@@ -314,12 +315,28 @@ class Lifter:
 
     # --- ports ---
 
-    def _port(self, name: str, graph: Graph, limits: Mapping[str, int]) -> Port:
+    def _limits(self) -> dict[str, Vector]:
+        """The limits of inputs that are indices, at the points where they are."""
+        found = [index_limits(g) for g in self.graphs]
+        names = zip(*(g.inputs for g in self.graphs), strict=True)
+        every = {n[0]: [limits.get(x) for limits, x in zip(found, n, strict=True)] for n in names}
+        return {name: tuple(x for x in of if x is not None) for name, of in every.items() if of[0]}
+
+    def _below(self, limits: Vector) -> Extents:
+        """The limit of an input where it follows a length."""
+        is_moving = len(set(limits)) > 1 and len(limits) == len(self.graphs)
+        whole = self.points.affine(limits) if is_moving else None
+        extent = None if whole is None else self._extent((whole,))
+        return (extent,) if isinstance(extent, Length) else ()
+
+    def _port(self, name: str, graph: Graph, limits: Mapping[str, Vector]) -> Port:
         types = [i.graph.types for i in self.imports]
         shape = self._shape(name, types)
         kind = graph.types[name]
         stated = graph.output_names.get(name, name)
-        port = Port(stated, kind.shape, kind.dtype, name, limits.get(name, 2))
+        limit = limits.get(name, (FLAGS,))
+        below = self._below(limit)
+        port = Port(stated, kind.shape, kind.dtype, name, limit[0], below=below)
         if 0 in kind.shape:  # nothing computes it
             whole = [*map(self.points.affine, shape)]
             known: Dims = tuple((extent,) for extent in whole if extent is not None)

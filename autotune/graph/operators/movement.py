@@ -29,7 +29,7 @@ from autotune.graph.operators.definition import (
 from autotune.graph.operators.moves import moved
 from autotune.graph.operators.windows import OPEN_ENDS, open_ends_of, padded
 from autotune.graph.rewriter import Rewriter
-from autotune.te.expr import Expr, Tensor, compare, idx, minimum, select
+from autotune.te.expr import Expr, Tensor, add, compare, idx, minimum, select
 from autotune.te.reductions import identity
 from autotune.units import format_shape
 
@@ -99,6 +99,19 @@ def _slice(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor
     parts = zip(axes, node.attrs["starts"], node.attrs["steps"], strict=True)
     index = [a * step + start for a, start, step in parts]
     return scope.compute("slice", axes, x[tuple(index)])
+
+
+def _oblique(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
+    """y[i…] = x[start + rows·i…] with `node.attrs["rows"]`, `["starts"]` per dimension of x."""
+    x = tensor(operands, 0)
+    axes = axes_of(shape)
+    index: list[Expr] = []
+    for row, start in zip(node.attrs["rows"], node.attrs["starts"], strict=True):
+        place: Expr = idx(start)
+        for a, step in zip(axes, row, strict=True):
+            place = add(place, a * step) if step else place
+        index.append(place)
+    return scope.compute("oblique", axes, x[tuple(index)])
 
 
 def _triangle(scope: Scope, node: Node, operands: Operands, shape: Shape) -> Tensor:
@@ -329,6 +342,7 @@ OPERATORS: Mapping[str, Operator] = {
         layout=Layout.SLICE,
         resolve=_resolve_slice,
     ),
+    "Oblique": _moving(define=_oblique, fusion=Fusion.INJECTIVE, traits=Trait.CHEAP),
     "Split": Operator(traits=Trait.MOVES | Trait.SELECTS, layout=Layout.AXIS, resolve=_split),
     "Concat": _moving(
         define=_concat,

@@ -30,6 +30,7 @@ from autotune.graph.passes.hoisting import HOIST_ELEMENTWISE, HOIST_NARROWING
 from autotune.graph.passes.layout import channels_last
 from autotune.graph.passes.lookups import TABULATE
 from autotune.graph.passes.normalisations import GROUP_NORM
+from autotune.graph.passes.oblique import OBLIQUE
 from autotune.graph.passes.parallel_convolutions import MERGE_BRANCHES
 from autotune.graph.passes.phases import HOIST_PHASES
 from autotune.graph.passes.precision import narrow_products
@@ -111,6 +112,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("channels-last", channels_last, Form.STORED),
     GraphPass("merge-transposes", (TRANSPOSE, RESHAPE), Form.STORED),
     GraphPass("resolve", (RESOLVE,), Form.RESOLVED),
+    GraphPass("oblique", (OBLIQUE,), Form.RESOLVED),
     GraphPass("hoist-narrowing", (HOIST_NARROWING, IDENTITY), Form.RESOLVED),
 )
 

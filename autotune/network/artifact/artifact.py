@@ -112,12 +112,12 @@ class Endpoint:
 
     Bound (`window` is None): slot `base` of the table points to the array itself. Else the
     elements are copied to or from byte `offset` after that address, where they lie as a window:
-    an array of some shape with strides in elements. `limit`: see `graph.network.Port`. `dtype` is
-    that of the user's array; the elements that kernels read and write are `stored`, which is
-    float32 for half precision (float16, bfloat16) and for float8, and a byte for integers of less,
-    unless kernels take it as it `is_native`. `extents`: of one with lengths; `shape` and `window`
-    are those of the longest. `written`: of an output some of whose lengths the network writes;
-    then its first elements count. `words`: some that an input of strings may have.
+    an array of some shape with strides in elements. `limit` and `below`: see `graph.network.Port`.
+    `dtype` is that of the user's array; the elements that kernels read and write are `stored`,
+    which is float32 for half precision (float16, bfloat16) and for float8, and a byte for integers
+    of less, unless kernels take it as it `is_native`. `extents`: of one with lengths; `shape` and
+    `window` are those of the longest. `written`: of an output some of whose lengths the network
+    writes; then its first elements count. `words`: some that an input of strings may have.
     """
 
     name: Text
@@ -131,18 +131,23 @@ class Endpoint:
     extents: Annotated[tuple[_Extent, ...], LEFT_OUT] = ()
     written: Annotated[tuple[_Extent, ...], LEFT_OUT] = ()
     words: Annotated[tuple[Text, ...], LEFT_OUT] = ()
+    below: Annotated[tuple[_Extent, ...], LEFT_OUT] = ()
 
     def at(self, numbers: Mapping[str, int]) -> Endpoint:
         """The port for these numbers: a window of the memory of the longest."""
+        limit = max(1, *at(self.below, numbers)) if self.below else self.limit
         if not self.extents:
-            return self
+            return self if limit == self.limit else replace(self, limit=limit)
         shape = at(self.extents, numbers)
         strides = self.window[1] if self.window else dense(self.shape)
         written = tuple(
             w if isinstance(e, int) else n
             for w, e, n in zip(self.written, self.extents, shape, strict=False)
         )
-        return replace(self, shape=shape, window=(shape, strides), extents=(), written=written)
+        window = shape, strides
+        return replace(
+            self, shape=shape, window=window, extents=(), written=written, limit=limit, below=()
+        )
 
     @property
     def stored(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -205,7 +205,10 @@ class NetworkLayout:
                 window = shape, fold_strides(*window, shape)
         where = at.base, at.offset, window
         given, written = self._extents(port)
-        return Endpoint(port.name, shape, port.dtype, *where, port.limit, is_native, given, written)
+        found = Endpoint(
+            port.name, shape, port.dtype, *where, port.limit, is_native, given, written
+        )
+        return replace(found, below=port.below) if port.below else found
 
     def _extents(self, port: Port) -> tuple[Extents, Extents]:
         """The extents of a port by the lengths of inputs, the others at their most; and all of them
