@@ -87,17 +87,17 @@ class Lifter:
         ends = {*self.imports[0].graph.outputs} & values.keys()
         grouped = grouped_rows(subgraphs, values, ends, {n for j in joined for n in j.parts})
         network = assembled(grouped.subgraphs, grouped.moved(joined), values)
-        limits = self._limits()
+        ports = _Ports(self)
         graph = self.imports[0].graph
         empty = {n: graph.types[n] for n in graph.outputs if 0 in graph.shape(n)}
         values |= {n: Activation(n, t.shape, t.dtype, dense(t.shape)) for n, t in empty.items()}
         hidden = tuple(Port(v, (1,), INDEX, v, self.points.most[n] + 1) for n, v in own.items())
-        outputs = [self._port(n, graph, {}) for n in graph.outputs if n not in written.values()]
+        outputs = [ports.at(n) for n in graph.outputs if n not in written.values()]
         shapes = {e.name for p in outputs for e in p.extents if isinstance(e, Length)}
         shown = {n: v for n, v in made.items() if n in shapes}
         return replace(
             network,
-            inputs=(*(self._port(n, graph, limits) for n in graph.inputs), *hidden),
+            inputs=(*map(ports.at, graph.inputs), *hidden),
             outputs=(*outputs, *(Port(f"length.{n}", (1,), INDEX, v) for n, v in shown.items())),
             lengths=own,
             written={n: f"length.{n}" for n in shown},
@@ -313,55 +313,6 @@ class Lifter:
             raise self._refused(group.nodes[-1], "its result joins lengths in another order")
         self.layouts[group.output] = lifted.layout
 
-    # --- ports ---
-
-    def _limits(self) -> dict[str, Vector]:
-        """The limits of inputs that are indices, at the points where they are."""
-        found = [index_limits(g) for g in self.graphs]
-        names = zip(*(g.inputs for g in self.graphs), strict=True)
-        every = {n[0]: [limits.get(x) for limits, x in zip(found, n, strict=True)] for n in names}
-        return {name: tuple(x for x in of if x is not None) for name, of in every.items() if of[0]}
-
-    def _below(self, limits: Vector) -> Extents:
-        """The limit of an input where it follows a length."""
-        is_moving = len(set(limits)) > 1 and len(limits) == len(self.graphs)
-        whole = self.points.affine(limits) if is_moving else None
-        extent = None if whole is None else self._extent((whole,))
-        return (extent,) if isinstance(extent, Length) else ()
-
-    def _port(self, name: str, graph: Graph, limits: Mapping[str, Vector]) -> Port:
-        types = [i.graph.types for i in self.imports]
-        shape = self._shape(name, types)
-        kind = graph.types[name]
-        stated = graph.output_names.get(name, name)
-        limit = limits.get(name, (FLAGS,))
-        below = self._below(limit)
-        port = Port(stated, kind.shape, kind.dtype, name, limit[0], below=below)
-        if 0 in kind.shape:  # nothing computes it
-            whole = [*map(self.points.affine, shape)]
-            known: Dims = tuple((extent,) for extent in whole if extent is not None)
-            dims = known if len(known) == len(whole) else None
-        else:
-            dims = dims_of(self._layout(name), shape, self.points)
-        extents = None if dims is None else [self._extent(dim) for dim in dims]
-        if extents is None or any(e is None for e in extents):
-            raise NotLifted(f"'{stated}' joins lengths in one dimension", HINT)
-        found = tuple(e for e in extents if e is not None)
-        return replace(port, extents=found) if any(isinstance(e, Length) for e in found) else port
-
-    def _extent(self, dim: Sequence[AffineExtent]) -> int | Length | None:
-        if len(dim) == 1 and any(name in self.given for name, _ in dim[0].factors):
-            return dim[0].at(self.points.most)  # a buffer has room for all
-        if len(dim) != 1 or len(dim[0].factors) > 1:
-            return None
-        if dim[0].is_static:
-            return dim[0].offset
-        ((name, factor),) = dim[0].factors
-        if factor < 1:
-            return None
-        least = 0 if name in self.imports[0].written else self.points.whole(self.leasts)[name]
-        return Length(name, self.points.most[name], factor, dim[0].offset, least)
-
 
 class _Copies:
     """Groups at each point. Copies that storage inserts are of nodes that no graph has."""
@@ -413,3 +364,62 @@ class _Copies:
             inputs=tuple(names.get(x, x) for x in node.inputs),
             outputs=tuple(names.get(x, x) for x in node.outputs),
         )
+
+
+class _Ports:
+    """Inputs and outputs as the user sees them."""
+
+    def __init__(self, lifter: Lifter) -> None:
+        self.of = lifter
+        self.limits = self._limits()
+
+    def _limits(self) -> dict[str, Vector]:
+        """The limits of inputs that are indices, at the points where they are."""
+        found = [index_limits(g) for g in self.of.graphs]
+        names = zip(*(g.inputs for g in self.of.graphs), strict=True)
+        every = {n[0]: [limits.get(x) for limits, x in zip(found, n, strict=True)] for n in names}
+        return {name: tuple(x for x in of if x is not None) for name, of in every.items() if of[0]}
+
+    def _below(self, limits: Vector) -> Extents:
+        """The limit of an input where it follows a length."""
+        is_moving = len(set(limits)) > 1 and len(limits) == len(self.of.graphs)
+        whole = self.of.points.affine(limits) if is_moving else None
+        extent = None if whole is None else self._extent((whole,))
+        return (extent,) if isinstance(extent, Length) else ()
+
+    def at(self, name: str) -> Port:
+        """The port of an input or output of the graph."""
+        graph = self.of.imports[0].graph
+        types = [i.graph.types for i in self.of.imports]
+        shape = self.of._shape(name, types)
+        kind = graph.types[name]
+        stated = graph.output_names.get(name, name)
+        limit = self.limits.get(name, (FLAGS,)) if name in graph.inputs else (FLAGS,)
+        below = self._below(limit)
+        port = Port(stated, kind.shape, kind.dtype, name, limit[0], below=below)
+        if 0 in kind.shape:  # nothing computes it
+            whole = [*map(self.of.points.affine, shape)]
+            known: Dims = tuple((extent,) for extent in whole if extent is not None)
+            dims = known if len(known) == len(whole) else None
+        else:
+            dims = dims_of(self.of._layout(name), shape, self.of.points)
+        extents = None if dims is None else [self._extent(dim) for dim in dims]
+        if extents is None or any(e is None for e in extents):
+            raise NotLifted(f"'{stated}' joins lengths in one dimension", HINT)
+        found = tuple(e for e in extents if e is not None)
+        return replace(port, extents=found) if any(isinstance(e, Length) for e in found) else port
+
+    def _extent(self, dim: Sequence[AffineExtent]) -> int | Length | None:
+        if len(dim) == 1 and any(name in self.of.given for name, _ in dim[0].factors):
+            return dim[0].at(self.of.points.most)  # a buffer has room for all
+        if len(dim) != 1 or len(dim[0].factors) > 1:
+            return None
+        if dim[0].is_static:
+            return dim[0].offset
+        ((name, factor),) = dim[0].factors
+        if factor < 1:
+            return None
+        least = (
+            0 if name in self.of.imports[0].written else self.of.points.whole(self.of.leasts)[name]
+        )
+        return Length(name, self.of.points.most[name], factor, dim[0].offset, least)

@@ -23,10 +23,9 @@ _MOST_VIEWS = 6
 def _oblique(rw: Rewriter) -> None:
     """Slice of Reshapes and Slices with places that are sums of several axes -> Oblique."""
     shape = rw.type.shape
-    names = [f"i{n}" for n in range(len(shape))]
-    extents = dict(zip(names, shape, strict=True))
+    extents = {f"i{n}": extent for n, extent in enumerate(shape)}
     ranges = {name: (0, extent - 1) for name, extent in extents.items()}
-    at: list[Expr] = [Var(name) for name in names]
+    at: list[Expr] = [*map(Var, extents)]
     node = rw.node
     for _ in range(_MOST_VIEWS):
         source = node.inputs[0]
@@ -38,7 +37,7 @@ def _oblique(rw: Rewriter) -> None:
         forms = [linear(i, ranges) for i in at]
         is_plain = all(isinstance(x, Var) for form in forms for x, _ in form.terms)
         if is_plain and any(_overlaps(form, extents) for form in forms):
-            rows = tuple(tuple(dict(_named(f)).get(n, 0) for n in names) for f in forms)
+            rows = tuple(tuple(dict(_named(f)).get(n, 0) for n in extents) for f in forms)
             starts = tuple(form.const for form in forms)
             rw.result("Oblique", source, rows=rows, starts=starts)
             return
