@@ -304,7 +304,7 @@ CORE = (
     "graph/operators", "graph/passes", "graph/tasks",
 )  # fmt: skip
 """The compiler proper, which a newcomer reads first."""
-MOST_LINES_OF_CORE = 39_500
+MOST_LINES_OF_CORE = 39_700
 """Who adds to the core takes as much out of it, or raises this in a commit of its own, whose
 message says what the core does now that it did not; features belong into satellites."""
 
