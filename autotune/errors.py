@@ -87,6 +87,10 @@ class NotCompilable(ModelError):
     """A valid model that cannot be compiled: ONNX Runtime may run it."""
 
 
+class BeyondLimits(ModelError):
+    """A model that asks for more than is possible, see docs/limits.md; a smaller size may not."""
+
+
 class UnsupportedOperator(NotCompilable):
     """The model uses an operator, attribute or type that has no definition here.
 

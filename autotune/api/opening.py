@@ -29,7 +29,13 @@ from autotune.api.open_sizes import (
     weight_of,
 )
 from autotune.api.ranges import told
-from autotune.errors import ModelError, UnsupportedOperator, UsageError, without_frames
+from autotune.errors import (
+    BeyondLimits,
+    ModelError,
+    UnsupportedOperator,
+    UsageError,
+    without_frames,
+)
 from autotune.extent import Length
 from autotune.graph.bound_model import BoundModel
 from autotune.graph.ir import Graph
@@ -42,6 +48,7 @@ from autotune.graph.reader.mosts import (
     LENGTH,
     RECURRENT,
     STEPS,
+    Kind,
     OpenDimension,
     is_line,
     open_dimensions,
@@ -57,6 +64,8 @@ _SHORT = 53
 _FIXED = {"length": 128, "image": 640}
 _MANY_STEPS = {"length": 32, "image": 160}
 """Single sizes that are tried first, where each step is a node the latter."""
+_LEAST_IMAGE = 64
+"""The most of height and width that is tried where larger ones ask for too much, or less."""
 _ROOM = 512 << 20
 """Bytes of outputs and of the largest tensor at the most."""
 _LARGE_STEPS = (64, 128)
@@ -126,6 +135,8 @@ class _Search:
     """Why dimensions have one size."""
     unlifted: set[str] = field(default_factory=set)
     """Dimensions of which that is known from nodes that do not follow them."""
+    is_beyond: bool = False
+    """Whether the model asked for too much at the sizes at which it was read last."""
     top: dict[str, int] = field(default_factory=dict)
     """Numbers at which lengths are read that would take long at the most."""
 
@@ -214,6 +225,7 @@ class _Search:
                 without_frames(error)
                 self.graphs[key] = error
         found = self.graphs[key]
+        self.is_beyond = isinstance(found, BeyondLimits)
         if isinstance(found, Graph):
             return found
         self.reasons.append(found.message)
@@ -246,10 +258,14 @@ class _Search:
     def _readable(self, sizes: Sizes) -> Iterator[Sizes]:
         """Ways in which a model may be readable at the most."""
         yield sizes
+        smaller = sizes
+        while self.is_beyond and any(x.most > _LEAST_IMAGE for x in self._images(smaller)):
+            smaller = self._shorter(smaller, "image")
+            yield smaller
         while any(
             self.kinds[n].kind == "length" and x.most > 1 for n, x in lengths_in(sizes).items()
         ):
-            sizes = self._shorter(sizes)
+            sizes = self._shorter(sizes, "length")
             yield sizes
         sizes = {n: Length(n, known.most) for n, known in self.kinds.items()}
         names = [n for n, known in self.kinds.items() if known.kind != "batch"]
@@ -259,11 +275,14 @@ class _Search:
             yield from (sizes | {a: size, b: size} for size in self._usual(a))
         yield sizes | {n: 1 for n, known in self.kinds.items() if known.kind == "batch"}
 
-    def _shorter(self, sizes: Sizes) -> Sizes:
+    def _images(self, sizes: Sizes) -> list[Length]:
+        return [x for n, x in lengths_in(sizes).items() if self.kinds[n].kind == "image"]
+
+    def _shorter(self, sizes: Sizes, kind: Kind) -> Sizes:
         halves = {
             n: replace(x, most=max(x.most // 2, 1))
             for n, x in lengths_in(sizes).items()
-            if self.kinds[n].kind == "length"
+            if self.kinds[n].kind == kind
         }
         return {**sizes, **halves}
 
@@ -336,7 +355,7 @@ class _Search:
                 sizes = found or self._fixed(sizes, name)
         self.top = {}
         while not self._reads(sizes):
-            shorter = self._shorter(sizes)
+            shorter = self._shorter(sizes, "length")
             if shorter == sizes:
                 raise NotOpened(self._reason)
             sizes = shorter

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from autotune.errors import ModelError
+from autotune.errors import BeyondLimits, ModelError
 from autotune.graph.ir import Array, Node, Shape
 
 MOST_ITERATIONS = 1000
@@ -45,9 +45,9 @@ MOST_FOLDED_RATIO = 8
 """Folded bytes per byte of constants in the file: a model may unpack compressed weights."""
 
 
-def refused(node: Node, reason: str, limit: str) -> ModelError:
+def refused(node: Node, reason: str, limit: str) -> BeyondLimits:
     """The error for a node that exceeds `limit`, the name of one of the constants above."""
-    return ModelError(
+    return BeyondLimits(
         f"operator '{node.op}' (node '{node.name}') asks for too much: {reason} ({limit})",
         "make the model smaller; the limits are in docs/limits.md",
     )

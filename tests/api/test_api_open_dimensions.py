@@ -397,9 +397,26 @@ def words() -> ModelProto:
     )
 
 
+def pixels() -> ModelProto:
+    """Every place of an image, of three channels that are normalised as one, beside every other."""
+    nodes = [
+        node("Reshape", "x all", "flat"),
+        node("InstanceNormalization", "flat unit shift", "even"),
+        node("Reshape", "even channels", "places"),
+        node("Transpose", "places", "turned", perm=[0, 2, 1]),
+        node("MatMul", "turned places", "scores"),
+        node("ReduceMax", "scores", "y", axes=[1, 2], keepdims=0),
+    ]
+    shapes = {"all": integers(0, 1, -1), "channels": integers(0, 3, -1)}
+    return model(
+        nodes, {"x": ("b", 3, "h", "w")}, {**shapes, "unit": weights(1), "shift": weights(1)}
+    )
+
+
 NEEDS: dict[str, tuple[Callable[[], ModelProto], dict[str, tuple[int | str, ...]], str]] = {
     "the height of a line": (line, {"x": ("batch", 3, 48, "w")}, "h has one size"),
     "a few places at least": (few, {"x": ("batch", "s", 4)}, "s from 8 up to 512"),
+    "less than the usual image": (pixels, {"x": ("b", 3, "h", "w")}, "h up to 80"),
     "room": (words, {"x": (1, "s", 1)}, "batch 1"),
 }
 

@@ -119,10 +119,15 @@ class Merger:
         if all(math.isfinite(v) and v == int(v) for v in values):
             return self.integer([int(v) for v in values])
         for product, vector in self._products():
-            for c in dict.fromkeys((round(values[1] * vector[1]), values[1] * vector[1])):
-                quotients = [kind(c) / kind(n) for n in vector]
+            share = values[1] * vector[1]
+            times = round(1 / share) if share else 0
+            for c, n_times in ((round(share), 1), (share, 1), *([(1, times)] if times else [])):
+                quotients = [kind(c) / kind(n * n_times) for n in vector]
                 if all(q == v for q, v in zip(quotients, map(kind, values), strict=True)):
-                    return div(Const(float(c), dtype), cast(dtype, product))
+                    return div(
+                        Const(float(c), dtype),
+                        cast(dtype, product if n_times == 1 else mul(product, idx(n_times))),
+                    )
         return None
 
     def _products(self) -> Iterator[tuple[Expr, tuple[int, ...]]]:
