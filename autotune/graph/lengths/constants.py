@@ -26,6 +26,8 @@ _MOST_TRIED = 64
 """Ways of splitting the dimensions of one constant."""
 _ENDS = (1, 2, 3, 4, 6, 8)
 """Elements at the end of a dimension that may differ from those in front of them."""
+_MOST_PLACES = 4
+"""Where a constant is looked for behind the beginning, of those with equal ends."""
 _NONE = static(0)
 
 
@@ -192,8 +194,10 @@ def _place(a: Array, most: Array, axis: int) -> int | None:
     rows, known = np.moveaxis(a, axis, 0), np.moveaxis(most, axis, 0)
     if not rows.size or rows.shape[1:] != known.shape[1:]:
         return None
-    first = (known[: len(known) - len(rows) + 1] == rows[0]).reshape(-1, rows[0].size).all(1)
-    places = (int(k) for k in np.flatnonzero(first))
+    n = len(known) - len(rows) + 1
+    ends = ((known[:n], rows[0]), (known[len(rows) - 1 :], rows[-1]))
+    first, last = ((of == row).reshape(n, -1).all(1) for of, row in ends)
+    places = (int(k) for k in np.flatnonzero(first & last)[:_MOST_PLACES])
     return next((k for k in places if same(rows, known[k : k + len(rows)])), None)
 
 
