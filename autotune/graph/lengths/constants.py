@@ -195,6 +195,8 @@ def _place(a: Array, most: Array, axis: int) -> int | None:
     if not rows.size or rows.shape[1:] != known.shape[1:]:
         return None
     n = len(known) - len(rows) + 1
+    if n < 1:
+        return None
     ends = ((known[:n], rows[0]), (known[len(rows) - 1 :], rows[-1]))
     first, last = ((of == row).reshape(n, -1).all(1) for of, row in ends)
     places = (int(k) for k in np.flatnonzero(first & last)[:_MOST_PLACES])
