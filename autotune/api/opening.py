@@ -259,13 +259,15 @@ class _Search:
         """Ways in which a model may be readable at the most."""
         yield sizes
         smaller = sizes
-        while self.is_beyond and any(x.most > _LEAST_IMAGE for x in self._images(smaller)):
-            smaller = self._shorter(smaller, "image")
+        while self.is_beyond and any(
+            x.most > _LEAST_IMAGE for x in _of_kind(self.kinds, smaller, "image").values()
+        ):
+            smaller = _shorter(self.kinds, smaller, "image")
             yield smaller
         while any(
             self.kinds[n].kind == "length" and x.most > 1 for n, x in lengths_in(sizes).items()
         ):
-            sizes = self._shorter(sizes, "length")
+            sizes = _shorter(self.kinds, sizes, "length")
             yield sizes
         sizes = {n: Length(n, known.most) for n, known in self.kinds.items()}
         names = [n for n, known in self.kinds.items() if known.kind != "batch"]
@@ -274,17 +276,6 @@ class _Search:
         for a, b in itertools.pairwise(names):
             yield from (sizes | {a: size, b: size} for size in self._usual(a))
         yield sizes | {n: 1 for n, known in self.kinds.items() if known.kind == "batch"}
-
-    def _images(self, sizes: Sizes) -> list[Length]:
-        return [x for n, x in lengths_in(sizes).items() if self.kinds[n].kind == "image"]
-
-    def _shorter(self, sizes: Sizes, kind: Kind) -> Sizes:
-        halves = {
-            n: replace(x, most=max(x.most // 2, 1))
-            for n, x in lengths_in(sizes).items()
-            if self.kinds[n].kind == kind
-        }
-        return {**sizes, **halves}
 
     def _usual(self, name: str) -> tuple[int, ...]:
         if name in self.held:
@@ -355,7 +346,7 @@ class _Search:
                 sizes = found or self._fixed(sizes, name)
         self.top = {}
         while not self._reads(sizes):
-            shorter = self._shorter(sizes, "length")
+            shorter = _shorter(self.kinds, sizes, "length")
             if shorter == sizes:
                 raise NotOpened(self._reason)
             sizes = shorter
@@ -498,3 +489,14 @@ class _Search:
         for name in (n for n, x in sizes.items() if isinstance(x, int)):
             found.append(f"{name} has one size: {self.why.get(name, self._reason)}")
         return tuple(found)
+
+
+def _of_kind(kinds: Mapping[str, OpenDimension], sizes: Sizes, kind: Kind) -> dict[str, Length]:
+    """The lengths of one kind."""
+    return {n: x for n, x in lengths_in(sizes).items() if kinds[n].kind == kind}
+
+
+def _shorter(kinds: Mapping[str, OpenDimension], sizes: Sizes, kind: Kind) -> Sizes:
+    """`sizes` with half of the most of one kind."""
+    found = _of_kind(kinds, sizes, kind).items()
+    return {**sizes, **{n: replace(x, most=max(x.most // 2, 1)) for n, x in found}}
