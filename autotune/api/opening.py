@@ -259,14 +259,10 @@ class _Search:
         """Ways in which a model may be readable at the most."""
         yield sizes
         smaller = sizes
-        while self.is_beyond and any(
-            x.most > _LEAST_IMAGE for x in _of_kind(self.kinds, smaller, "image").values()
-        ):
+        while self.is_beyond and _most_of(self.kinds, smaller, "image") > _LEAST_IMAGE:
             smaller = _shorter(self.kinds, smaller, "image")
             yield smaller
-        while any(
-            self.kinds[n].kind == "length" and x.most > 1 for n, x in lengths_in(sizes).items()
-        ):
+        while _most_of(self.kinds, sizes, "length") > 1:
             sizes = _shorter(self.kinds, sizes, "length")
             yield sizes
         sizes = {n: Length(n, known.most) for n, known in self.kinds.items()}
@@ -491,12 +487,12 @@ class _Search:
         return tuple(found)
 
 
-def _of_kind(kinds: Mapping[str, OpenDimension], sizes: Sizes, kind: Kind) -> dict[str, Length]:
-    """The lengths of one kind."""
-    return {n: x for n, x in lengths_in(sizes).items() if kinds[n].kind == kind}
+def _most_of(kinds: Mapping[str, OpenDimension], sizes: Sizes, kind: Kind) -> int:
+    """The largest most of one kind; 0 where there is none."""
+    return max((x.most for n, x in lengths_in(sizes).items() if kinds[n].kind == kind), default=0)
 
 
 def _shorter(kinds: Mapping[str, OpenDimension], sizes: Sizes, kind: Kind) -> Sizes:
     """`sizes` with half of the most of one kind."""
-    found = _of_kind(kinds, sizes, kind).items()
+    found = ((n, x) for n, x in lengths_in(sizes).items() if kinds[n].kind == kind)
     return {**sizes, **{n: replace(x, most=max(x.most // 2, 1)) for n, x in found}}
