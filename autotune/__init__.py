@@ -18,6 +18,7 @@ raises UnsupportedPlatform, an ImportError; on another CPU all but `ExportedMode
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -211,7 +212,8 @@ def __getattr__(name: str) -> Any:
         names = import_module("autotune.te.tvm_names")
         if name in names.PACKAGE:
             names.refuse("autotune", name, names.PACKAGE)
-    raise AttributeError(f"module 'autotune' has no attribute '{name}'")
+    own = sys.modules[__name__]  # Python names the nearest below a traceback
+    raise AttributeError(f"module 'autotune' has no attribute '{name}'", name=name, obj=own)
 
 
 def __dir__() -> list[str]:

@@ -20,13 +20,17 @@ _MOST_NAMED = 12
 
 
 def checked(function: F) -> F:
-    """A function that raises ArgumentError for arguments that it does not take."""
+    """A function or method that raises ArgumentError for arguments that it does not take."""
     taken = inspect.signature(function)
+    name = function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        require_call(function.__name__, taken, args, kwargs)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            require_call(name, taken, args, kwargs)
+            raise
 
     return call  # type: ignore[return-value]
 
@@ -44,7 +48,8 @@ def require_call(
 def _wrong(
     name: str, taken: inspect.Signature, kwargs: Mapping[str, Any], reason: str
 ) -> ArgumentError:
-    known = [p.name for p in taken.parameters.values() if p.kind in _BY_NAME]
+    named = (p.name for p in taken.parameters.values() if p.kind in _BY_NAME)
+    known = [name for name in named if name != "self"]
     unknown = next((key for key in kwargs if key not in known), None)
     if unknown is None:
         return ArgumentError(f"{name}(): {reason}", f"it takes {_listed(known)}")

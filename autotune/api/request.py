@@ -17,7 +17,9 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
+from autotune.brief import brief_value
 from autotune.calls import require_call
+from autotune.errors import UsageError
 from autotune.files import Files
 from autotune.graph.state import SCORES
 
@@ -46,6 +48,15 @@ Given: TypeAlias = "Mapping[str, NDArray[Any]] | Sequence[Mapping[str, NDArray[A
 """The user's own inputs for a check, by name: of one inference or of several."""
 Note: TypeAlias = "Callable[[str], None]"
 """Is told, in a line, what a user should know."""
+
+
+_MAPPINGS = {
+    "shapes": '{"input": (1, 3, 224, 224)}',
+    "dims": '{"batch": 4, "sequence": "..512"}',
+    "constants": '{"sr": 16000}',
+    "state": '{"past.0.key": "present.0.key"}',
+}
+"""Fields that are by name, each with an example."""
 
 
 def silent(text: str) -> None:
@@ -95,6 +106,13 @@ class Source:
     cache_type: str = "f32"
     scores: str = SCORES[0]
     ragged: bool = False
+
+    def __post_init__(self) -> None:
+        for name, example in _MAPPINGS.items():
+            value = getattr(self, name)
+            if not (value is None or isinstance(value, Mapping)):
+                found = brief_value(value)
+                raise UsageError(f"`{name}` is {found}, expected a dict", f"{name}={example}")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys as _sys
 from typing import TYPE_CHECKING, NoReturn
 
 import ml_dtypes as ml_dtypes  # gives NumPy the names of its types
@@ -46,4 +47,4 @@ from autotune.te.values import Tensor as Tensor
 if not TYPE_CHECKING:  # else any name would have a type
 
     def __getattr__(name: str) -> NoReturn:
-        _tvm_names.refuse("te", name, _tvm_names.TE)
+        _tvm_names.refuse("te", name, _tvm_names.TE, _sys.modules[__name__])

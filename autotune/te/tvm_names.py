@@ -73,7 +73,7 @@ PACKAGE: dict[str, str] = {
     "RecordToFile": "autotune.tune(model, log), which always writes one",
     "SearchTask": "autotune.Task(function, args)",
     "TaskScheduler": "autotune.tune(model, log)",
-    "TuningOptions": "arguments of autotune.tune: trials, time",
+    "TuningOptions": "arguments of autotune.tune: trials, time_s",
     "auto_scheduler": "autotune.tune(model, log), autotune.Task(function, args) (docs/tvm.md)",
     "autotvm": "autotune.tune(model, log): no templates (docs/tvm.md)",
     "build": "autotune.Task(function, args).build(), autotune.compile(model)",
@@ -87,10 +87,13 @@ PACKAGE: dict[str, str] = {
 `tvm` and `tvm.auto_scheduler` have, of the package."""
 
 
-def refuse(owner: str, name: str, places: Mapping[str, str]) -> NoReturn:
-    """Raise AttributeError, with what is to be written where `name` is one of TVM's."""
+def refuse(owner: str, name: str, places: Mapping[str, str], of: object = None) -> NoReturn:
+    """Raise AttributeError, with what is to be written where `name` is one of TVM's.
+
+    `of`: what has the names, of which Python tells the nearest below a traceback.
+    """
     hint = f"; in its place: {places[name]}" if name in places else ""
-    raise AttributeError(f"{owner} has no '{name}'{hint}", name=name)
+    raise AttributeError(f"{owner} has no '{name}'{hint}", name=name, obj=of)
 
 
 def with_hints(places: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:

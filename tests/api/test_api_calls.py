@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 import autotune
+from autotune.calls import checked
 from tests.cli.conftest import mlp
 
 WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
@@ -45,6 +48,21 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
         r"bench\(\) has no argument 'agains'",
         "did you mean `against`?",
     ),
+    "of a class": (
+        lambda: autotune.Task(lambda: None, thread=1),  # type: ignore[call-arg]
+        r"^Task\(\) has no argument 'thread'",
+        "did you mean `threads`?",
+    ),
+    "of a method": (
+        lambda: autotune.compile(mlp(), check=False).save(paht="m.atn"),  # type: ignore[call-arg]
+        r"^Compiled.save\(\) has no argument 'paht'",
+        "did you mean `path`?",
+    ),
+    "of a schedule": (
+        lambda: autotune.Schedule("C"),  # type: ignore[arg-type, call-arg]
+        r"^Schedule\(\): missing a required argument: 'target'",
+        "it takes `dag`, `target`, `steps`",
+    ),
 }
 
 
@@ -57,6 +75,30 @@ def test_a_wrong_argument_is_told_as_any_other_fault(case: str) -> None:
     assert isinstance(caught.value, TypeError)
     assert caught.value.exit_code == autotune.ExitCode.USAGE
     assert "__init__" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["shapes", "dims", "constants", "state"])
+def test_what_is_by_name_takes_no_other_type(name: str) -> None:
+    with pytest.raises(autotune.UsageError, match=f"^`{name}` is .*, expected a dict\n") as caught:
+        autotune.compile("m.onnx", **{name: ["batch=4"]})
+    assert caught.value.hint.startswith(f"{name}={{")
+
+
+def test_an_error_of_a_type_deep_inside_stays_what_it_is() -> None:
+    @checked
+    def half(n: int) -> float:
+        return n / 2
+
+    with pytest.raises(TypeError, match="unsupported operand") as caught:
+        half("four")  # type: ignore[arg-type]
+    assert not isinstance(caught.value, autotune.ArgumentError)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("complie", "compile"), ("te.summ", "sum")])
+def test_the_nearest_name_is_told_below_a_traceback(name: str, meant: str) -> None:
+    script = f"import autotune; autotune.{name}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.endswith(f". Did you mean: '{meant}'?\n")
 
 
 @pytest.fixture(scope="module")

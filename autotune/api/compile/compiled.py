@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.brief import brief
+from autotune.calls import checked
 from autotune.files import replacing
 from autotune.network.artifact.artifact import Artifact
 from autotune.network.check.accuracy import Report
@@ -41,6 +42,7 @@ class Compiled:
         """The largest of the check; None where it was not checked."""
         return self.report.error if self.report else None
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the artifact to a file, as `Artifact.save`; returns its path."""
         if self.kept_at is not None:
@@ -51,10 +53,12 @@ class Compiled:
         self.artifact.save(Path(path))
         return Path(path)
 
+    @checked
     def model(self, threads: int | None = None) -> Model:
         """The network ready to run, as `load` gives it of a file."""
         return model_of(self.artifact, threads)
 
+    @checked
     def run(self, inputs: Inputs) -> dict[str, Any]:
         """Outputs of one inference by name; for many take a `model` once."""
         return self.model().run(inputs)

@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from autotune.brief import brief, brief_value
+from autotune.calls import checked
 from autotune.codegen.compile import assembly, optimised_module
 from autotune.errors import ScheduleError, UsageError
 from autotune.loopir.lower import lower
@@ -61,6 +62,7 @@ from autotune.te.tvm_names import CACHE_WRITE, SCHEDULE, SPLIT, STAGE, TILE, ref
 class Schedule:
     """A computation and the steps that turn it into a program."""
 
+    @checked
     def __init__(self, dag: ComputeDAG, target: Target, steps: Steps = ()) -> None:
         self.dag = dag
         self.target = target

@@ -30,7 +30,7 @@ from autotune.api.te.schedule import Schedule, python_text
 from autotune.api.tune.model import resuming, tune_network
 from autotune.api.tune.tune_result import Events
 from autotune.brief import brief, cut
-from autotune.calls import PublicNames
+from autotune.calls import PublicNames, checked
 from autotune.config import resolve
 from autotune.errors import AutotuneError, DefinitionError, LogMismatch, UsageError
 from autotune.graph.network import Network, Port, TaskCall
@@ -85,6 +85,7 @@ class Task(PublicNames):
     machine does not have.
     """
 
+    @checked
     def __init__(
         self,
         workload: Workload | Tensor | Sequence[Tensor] | ComputeDAG,
