@@ -23,6 +23,8 @@ from autotune.errors import ExitCode
 from autotune.network.runtime.runtime import Model
 from tests.compatibility.make import PROMPT
 from tests.forking import Cli
+from tests.network.conftest import client as client
+from tests.network.provider_client import Client
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -113,6 +115,18 @@ def test_a_library_computes_what_it_did(root: Path, version: str, name: str) -> 
         found = model.run(given)
         for key, expected in right.items():
             np.testing.assert_allclose(found[key], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("version", "name"), names_in("_ctx.onnx"))
+def test_the_provider_of_today_runs_a_context(
+    root: Path, version: str, name: str, client: Client
+) -> None:
+    path = root / version / name
+    for given, right in calls_of(root / version / f"{path.parent.name}.npz"):
+        found = client(path.parent, given, path.name)
+        assert isinstance(found, list), found
+        for one, expected in zip(found, right.values(), strict=True):
+            np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("version", "name"), names_in(".jsonl"))
