@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from autotune.measure.build import Build, build_program
 from autotune.measure.options import MeasureOptions
 from autotune.measure.processes.messages import BuildResult, Time
+from autotune.measure.processes.process import WorkerError
 from autotune.measure.protocols import Builder, Built, Device, LeftOut, Runner
 from autotune.result import MeasureResult
 from autotune.schedule.steps import Steps
@@ -123,7 +124,10 @@ class Measurer:
         """Results of the builders; in a thread of its own, so that `meanwhile` has this one."""
         self._thread = self._thread or ThreadPoolExecutor(1)
         begun_s, n_told = perf_counter(), 0
-        building = self._thread.submit(self._timed_build, dag, candidates)
+        try:
+            building = self._thread.submit(self._timed_build, dag, candidates)
+        except RuntimeError as error:  # a limit of threads
+            raise WorkerError(f"builders cannot be asked: {error}", "raise `ulimit -u`") from error
         try:
             if meanwhile is not None:
                 meanwhile()
@@ -138,7 +142,8 @@ class Measurer:
             raise
         self.waited_s += max(0.0, ready_s - done_s)
         self.built_s += done_s - begun_s
-        yield Built(len(candidates))
+        if n_told < len(candidates):
+            yield Built(len(candidates))
         return built
 
     def _timed_build(

@@ -2,6 +2,9 @@
  *
  *   FAULT_FOLDER  absolute path        FAULT_CALL   write, fsync, open, read, mmap, rename, link,
  *   FAULT_NUMBER  from 1; 0: none                   malloc, clone
+ *   FAULT_PLACE   if set, the first call from this place fails, whatever its number
+ *   FAULT_PLACES  if set, a file that gets a line for each call: place, kind of file, frames
+ *   FAULT_PACKAGE folder of the Python code whose innermost frames make a place
  *   FAULT_COUNT   file with two int64: calls so far, of all processes; whether a file was opened
  *   FAULT_LEAST   bytes of the memory that `malloc` counts
  *   FAULT_CALLER  if set, calls by the library of this name count, of any file, and no others
@@ -25,8 +28,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static const char *folder, *call, *library;
+#define FRAMES 4
+
+static const char *folder, *call, *library, *package;
 static int64_t number, least, *count;
+static uint64_t wanted;
+static int places = -1;
+static __thread int is_inside;
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -44,10 +52,14 @@ __attribute__((constructor)) static void begin(void) {
   close(handle);
   if (at == MAP_FAILED) return;
   number = atoll(text);
+  package = getenv("FAULT_PACKAGE");
+  if (getenv("FAULT_PLACE")) wanted = strtoull(getenv("FAULT_PLACE"), NULL, 16);
+  if (getenv("FAULT_PLACES"))
+    places = REAL(open)(getenv("FAULT_PLACES"), O_WRONLY | O_APPEND | O_CREAT, 0600);
   count = at;
 }
 
-static int fails(void) { return __atomic_add_fetch(count, 1, __ATOMIC_SEQ_CST) == number; }
+static int begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
 
 /* The file name of the code that calls, without its folder; empty for code in memory. */
 static const char *object(void *caller) {
@@ -56,13 +68,58 @@ static const char *object(void *caller) {
   return (end = strrchr(name, '/')) ? end + 1 : name;
 }
 
-static int begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
+/* Innermost frames of Python in the package, as `FILE", line N in FUNCTION`; "" without Python. */
+static void frames(char *out, size_t size) {
+  void *(*state)(void) = dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
+  void (*dump)(int, void *) = dlsym(RTLD_DEFAULT, "_Py_DumpTraceback");
+  static __thread char text[1 << 14];
+  void *thread = state ? state() : NULL;
+  *out = 0;
+  if (!thread || !dump || !package) return;
+  int file = memfd_create("frames", MFD_CLOEXEC), n = 0;
+  dump(file, thread);
+  ssize_t end = REAL(pread64)(file, text, sizeof text - 1, 0);
+  close(file);
+  if (end < 0) return;
+  text[end] = 0;
+  for (char *rest = text, *line; n < FRAMES && (line = strtok_r(NULL, "\n", &rest));) {
+    char *at = strstr(line, package);
+    if (!at || strlen(out) + strlen(at) + 4 > size) continue;
+    strcat(strcat(out, n++ ? " < " : ""), at + strlen(package));
+  }
+}
+
+/* Where a call comes from: function, code that calls, kind of file, frames. */
+static uint64_t place_of(const char *path, void *caller) {
+  char line[2048], kind[64] = "", at[1600];
+  const char *end = path ? strrchr(path, '.') : NULL;
+  if (path) snprintf(kind, sizeof kind, "%s", end && !strchr(end, '/') ? end : "other");
+  if (strchr(kind, '-')) *strchr(kind, '-') = 0; /* what follows is random */
+  frames(at, sizeof at);
+  int n = snprintf(line, sizeof line, "%s %s %s | %s\n", call, object(caller), kind, at);
+  uint64_t hash = 14695981039346656037u;
+  for (int i = 0; i < n; i++) hash = (hash ^ (unsigned char)line[i]) * 1099511628211u;
+  if (places >= 0) dprintf(places, "%016lx %s", (unsigned long)hash, line);
+  return hash;
+}
+
+static int fails(const char *path, void *caller) {
+  if (is_inside) return 0;
+  if (!wanted && places < 0) return __atomic_add_fetch(count, 1, __ATOMIC_SEQ_CST) == number;
+  int before = errno;
+  is_inside = 1;
+  uint64_t place = place_of(path, caller);
+  is_inside = 0;
+  errno = before;
+  int64_t n = place == wanted || !wanted ? __atomic_add_fetch(count, 1, __ATOMIC_SEQ_CST) : 0;
+  return wanted && n == 1;
+}
 
 static int counts(const char *name, const char *path, void *caller) {
   int is_there = !strncmp(path, folder, strlen(folder));
   if (is_there) count[1] = 1;
   if (strcmp(name, call)) return 0;
-  return (library ? !strcmp(object(caller), library) : is_there) && fails();
+  return (library ? !strcmp(object(caller), library) : is_there) && fails(path, caller);
 }
 
 static int at_path(const char *name, const char *path, void *caller) {
@@ -86,10 +143,10 @@ static int at_file(const char *name, int handle, void *caller) {
 static int at_code(const char *name, size_t n_bytes, void *caller) {
   if (!count || strcmp(name, call) || (int64_t)n_bytes < least) return 0;
   const char *by = object(caller);
-  if (library) return !strcmp(by, library) && fails();
+  if (library) return !strcmp(by, library) && fails(NULL, caller);
   if (!count[1]) return 0;
   return (!*by || begins(by, "python") || begins(by, "libpython") || begins(by, "mmap.") ||
-          begins(by, "_multiarray_umath") || begins(by, "_posixsubprocess")) && fails();
+          begins(by, "_multiarray_umath") || begins(by, "_posixsubprocess")) && fails(NULL, caller);
 }
 
 #define CALLER __builtin_return_address(0)

@@ -7,7 +7,8 @@ a command, requests of memory (from 32 KiB on), and threads and processes that a
 command runs once for every number, and that call fails: a full disk, a disk's error, no handles, no
 memory. Whatever is hit: an exit code that is documented and one line, no file of before is lost or
 changed, what is written is whole, and nothing else is left. `--most`: so many numbers of each call,
-evenly spread.
+evenly spread. `--places`: one of the calls from each place, which is the function, the kind of
+file, and the innermost four lines of Python of autotune: `tune` has 1,250 requests of memory.
 
 `library` and `session` are programs that call what `export` wrote, of whose calls alone each fails:
 the program goes on, is told by a status, and computes the same bits when it tries once more.
@@ -40,11 +41,13 @@ CALLS = ("write", "fsync", "open", "read", "mmap", "rename", "link", "malloc", "
 CODES = (0, 1, 2, 3, 4)
 TIMEOUT_S = 300
 LEAST_BYTES = 32 << 10
+PACKAGE = Path(autotune.__file__).parent
 COMMANDS: dict[str, tuple[str, ...]] = {
     "distill": ("distill", "log.jsonl", "-o", "out.jsonl"),
     "store": ("distill", "log.jsonl", "--store", "store"),
     "run": ("run", "model.atn", "-o", "out.npz"),
     "compile": ("compile", "model.onnx", "--no-check", "--no-cache", "-o", "out.atn"),
+    "cached": ("compile", "model.onnx", "--no-check", "-o", "out.atn"),
     "tune": ("tune", "model.onnx", "--trials", "2", "--no-compare", "--log", "out.jsonl"),
     "resume": ("resume", "log.jsonl", "--trials", "1", "--no-compare"),
     "export": ("export", "model.atn", "-o", "out"),
@@ -110,18 +113,19 @@ int main(void) {
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One call of one command that fails; number 0: none does."""
+    """One call of one command that fails; number 0: none does. `place`: the first from there."""
 
     command: str
     call: str
     number: int
+    place: str = ""
 
 
 class Faults:
     """Commands on copies of a folder, with faults. `folder`: as `prepare` fills it."""
 
-    def __init__(self, folder: Path, work: Path) -> None:
-        self.folder, self.work = folder, work
+    def __init__(self, folder: Path, work: Path, is_by_place: bool = False) -> None:
+        self.folder, self.work, self.is_by_place = folder, work, is_by_place
         self.library = work / "faults.so"
         source = Path(__file__).with_suffix(".c")
         flags = ("-shared", "-fPIC", "-O1", "-w")
@@ -141,8 +145,15 @@ class Faults:
             "FAULT_NUMBER": str(point.number),
             "FAULT_COUNT": str(counter),
             "FAULT_LEAST": str(LEAST_BYTES),
+            "FAULT_PACKAGE": f"{PACKAGE}/",
         }
+        if point.place:
+            env["FAULT_PLACE"] = point.place.split()[0]
+        elif self.is_by_place:
+            env["FAULT_PLACES"] = str(self.work / "places")
         words = (sys.executable, "-m", "autotune", *COMMANDS.get(point.command, ()))
+        if point.command == "cached":
+            env["XDG_CACHE_HOME"] = str(here / "out-cache")
         if point.command in PROGRAMS:
             words = PROGRAMS[point.command]
             env |= {"FAULT_CALLER": "libmodel.so", "FAULT_LEAST": "0"}
@@ -154,6 +165,18 @@ class Faults:
             return 0, ["it does not end"]
         count: int = struct.unpack_from("q", counter.read_bytes())[0]
         return count, [*_said(done), *self._left(here, point.command, done.returncode)]
+
+    def points(self, command: str, call: str, most: int) -> list[Point]:
+        """Those of a command, at most `most`. Raises RuntimeError where it fails without any."""
+        (self.work / "places").unlink(missing_ok=True)
+        count, wrong = self.run(Point(command, call, 0))
+        if wrong:
+            raise RuntimeError(f"{command} without a fault: {wrong}")
+        if not self.is_by_place:
+            return [Point(command, call, number) for number in numbers(count, most)]
+        lines = (self.work / "places").read_text().splitlines() if count else []
+        places = [*dict.fromkeys(lines)]
+        return [Point(command, call, n, places[n - 1]) for n in numbers(len(places), most)]
 
     def _left(self, here: Path, command: str, code: int) -> Iterator[str]:
         """What is lost, changed, half or left over."""
@@ -168,6 +191,9 @@ class Faults:
                 elif not now.read_bytes().startswith(path.read_bytes()):
                     yield f"{path.name} has lost records"
         new = {p.name for p in here.iterdir()} - {p.name for p in self.folder.iterdir()}
+        if "out-cache" in new:
+            new.remove("out-cache")
+            yield from _half(here / "out-cache")
         known = {word for word in COMMANDS.get(command, ()) if word.startswith(("out", "store"))}
         saved = {name for name in new if name.endswith("-saved.jsonl")}
         if new - known - saved:
@@ -239,20 +265,20 @@ def _export(artifact: Artifact, folder: Path, is_separate: bool) -> None:
 
 
 def campaign(
-    commands: Sequence[str], most: int, work: Path, calls: Sequence[str] = CALLS
+    commands: Sequence[str],
+    most: int,
+    work: Path,
+    calls: Sequence[str] = CALLS,
+    is_by_place: bool = False,
 ) -> Iterator[tuple[Point, list[str]]]:
     """Every point, and what is wrong of it."""
     folder = work / "before"
     folder.mkdir()
     prepare(folder)
-    faults = Faults(folder, work)
+    faults = Faults(folder, work, is_by_place)
     for command in commands:
         for call in calls:
-            count, wrong = faults.run(Point(command, call, 0))
-            if wrong:
-                raise RuntimeError(f"{command} without a fault: {wrong}")
-            for number in numbers(count, most):
-                point = Point(command, call, number)
+            for point in faults.points(command, call, most):
                 yield point, faults.run(point)[1]
 
 
@@ -260,19 +286,21 @@ def campaign(
 @click.argument("commands", nargs=-1, type=click.Choice([*COMMANDS, *PROGRAMS]))
 @click.option("--most", default=10_000, help="Numbers of each call.")
 @click.option("--call", "calls", multiple=True, type=click.Choice(CALLS), default=CALLS)
-def main(commands: tuple[str, ...], most: int, calls: tuple[str, ...]) -> None:
+@click.option("--places", is_flag=True, help="One number of each place that calls.")
+def main(commands: tuple[str, ...], most: int, calls: tuple[str, ...], places: bool) -> None:
     """Print what is wrong, and the number of points."""
     of: dict[tuple[str, str], int] = {}
     n_wrong = 0
     chosen = commands or [*COMMANDS, *PROGRAMS]
     with tempfile.TemporaryDirectory() as work:
-        for point, wrong in campaign(chosen, most, Path(work).resolve(), calls):
+        for point, wrong in campaign(chosen, most, Path(work).resolve(), calls, places):
             kind = point.command, point.call
             of[kind] = of.get(kind, 0) + 1
             print(f"{kind[0]} {kind[1]} {point.number}", end="\r", file=sys.stderr, flush=True)
             n_wrong += bool(wrong)
             for reason in wrong:
                 print(f"{point.command}, {point.call} number {point.number}: {reason}", flush=True)
+                print(f"  {point.place}" * bool(point.place), flush=True)
     for (command, call), n in of.items():
         print(f"{command:8} {call:7}{n:6}")
     print(f"{sum(of.values())} points of failure, {n_wrong} wrong")

@@ -15,7 +15,8 @@ import pytest
 
 from autotune.measure.local import local_measurer
 from autotune.measure.measurer import Measurer
-from autotune.measure.processes.process import WorkerError
+from autotune.measure.processes.messages import Message
+from autotune.measure.processes.process import WorkerError, said_by_worker
 from autotune.measure.processes.run_worker import Hold, Time
 from autotune.measure.processes.runner import LocalRunner
 from autotune.result import MeasureResult, MeasureStatus
@@ -308,3 +309,10 @@ def test_no_process_outlives_a_killed_session(what: list[str]) -> None:
         assert all(is_running(p) for p in pids)
         session.kill()
     assert all_end(pids)
+
+
+def test_of_a_workers_traceback_its_last_line_is_told() -> None:
+    text = "Traceback:\n  File ...\nMemoryError: no memory\n"
+    error = said_by_worker("no oracle", Message("failed", {"text": text}))
+    assert str(error) == "no oracle: MemoryError: no memory"
+    assert "File" in str(error.__cause__)

@@ -20,6 +20,7 @@ from autotune.measure.measurer import Measurer
 from autotune.measure.options import MeasureOptions
 from autotune.measure.pipeline import PipelinedMeasurer, pools_of
 from autotune.measure.processes.messages import BuildResult, Time
+from autotune.measure.processes.process import WorkerError
 from autotune.measure.protocols import Abandoned, Built
 from autotune.measure.timing.peak import Peaks
 from autotune.records import read_log
@@ -135,6 +136,18 @@ def test_an_interrupt_abandons_the_build(events: list[str]) -> None:
             next(stream(measurer, "hang", then=interrupt))
         assert builder.abandoned.is_set()
     assert not any(e.startswith("ran") for e in events)
+
+
+def test_a_limit_of_threads_is_told(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Measurer(FarBuilder(events), FarRunner(events)) as measurer:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with pytest.raises(WorkerError, match="cannot be asked: can't start new") as caught:
+            next(stream(measurer, "good", then=lambda: None))
+        assert "ulimit" in caught.value.hint
+        monkeypatch.undo()
 
 
 class FarFarm(FarRunner):

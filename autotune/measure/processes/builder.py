@@ -22,7 +22,13 @@ from autotune.measure.processes.messages import (
     from_message,
     to_message,
 )
-from autotune.measure.processes.process import Child, ChildCrash, ChildTimeout, WorkerError
+from autotune.measure.processes.process import (
+    Child,
+    ChildCrash,
+    ChildTimeout,
+    WorkerError,
+    said_by_worker,
+)
 from autotune.measure.protocols import Abandoned
 from autotune.result import MeasureStatus
 from autotune.schedule.steps import Steps
@@ -142,7 +148,8 @@ class LocalBuilder:
             return BuildResult(MeasureStatus.BUILD_ERROR, error=f"the builder ended: {crash}")
         except ProtocolError as error:
             if message.kind == "failed":
-                raise WorkerError(f"builder: {message.fields.get('text')}") from None
+                said = said_by_worker("builder", message)
+                raise said from said.__cause__
             slot.child.kill()
             return BuildResult(MeasureStatus.BUILD_ERROR, error=f"the builder sent {error}")
         if isinstance(reply, BuildResult):

@@ -52,6 +52,14 @@ class WorkerError(AutotuneError):
     """A worker process cannot be started, or failed for a reason that is not a candidate."""
 
 
+def said_by_worker(what: str, message: Message) -> WorkerError:
+    """The error with the last line of a worker's traceback, all of which is the cause."""
+    text = str(message.fields.get("text", message.kind)).strip()
+    error = WorkerError(f"{what}: {text.splitlines()[-1] if text else message.kind}")
+    error.__cause__ = RuntimeError(text)
+    return error
+
+
 class ChildCrash(Exception):
     """The child ended while a request was open, or sent no reply; the text says how."""
 
@@ -153,8 +161,7 @@ class Child:
         group = reply.fields.get("pid")
         if reply.kind != "ready" or not isinstance(group, int):
             self.kill()
-            text = reply.fields.get("text", reply.kind)
-            raise WorkerError(f"a worker process cannot work here: {text}")
+            raise said_by_worker("a worker process cannot work here", reply)
         self._group, self._is_ready = group, True
 
     def send(self, request: Message, timeout_s: float) -> None:

@@ -34,6 +34,7 @@ from autotune.measure.processes.process import (
     ChildTimeout,
     Setup,
     WorkerError,
+    said_by_worker,
 )
 from autotune.result import MeasureResult, MeasureStatus
 from autotune.te.dag import ComputeDAG
@@ -156,10 +157,9 @@ class LocalRunner:
         limit = REPLY_BYTES + more_bytes
         message = self._worker.request(to_message(request), timeout_s, limit)
         if message.kind == "failed":
-            text = str(message.fields.get("text"))
             if isinstance(request, Prepare):
-                raise WorkerError(f"cannot make the oracle of task {request.dag.key}: {text}")
-            return MeasureResult(MeasureStatus.RUN_ERROR, error=text)
+                raise said_by_worker(f"cannot make the oracle of task {request.dag.key}", message)
+            return MeasureResult(MeasureStatus.RUN_ERROR, error=str(message.fields.get("text")))
         try:
             return from_message(message)
         except ProtocolError as error:
