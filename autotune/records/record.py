@@ -55,6 +55,10 @@ _Calls: TypeAlias = tuple[tuple[str, Annotated[int, within(1)]], ...]
 """Keys of tasks, with the number of calls of each."""
 
 
+NodeOfFile: TypeAlias = tuple[str, str, tuple[str, ...]]
+"""Name and operator of a node of the model's file, and the keys of the tasks that compute it."""
+
+
 def _valid_dag(data: dict[str, Any]) -> ComputeDAG:
     dag = dag_from_json(data)
     require_valid(dag)
@@ -103,7 +107,8 @@ class Header:
     `model_path` is empty where a model was not a file. `state`: of a model with a state, what a
     request says of it: `capacity`, `sessions`, `cache_type`, `dims` and `state`.
     `lengths`: dimensions of which every extent up to a most is computed, by name; `shapes` are then
-    the longest. `ragged`: the network is over the tokens of rows.
+    the longest. `ragged`: the network is over the tokens of rows. `nodes`: of the file, in its
+    order, those that tasks compute; () where a log does not say.
     """
 
     run_id: str
@@ -128,6 +133,7 @@ class Header:
     state: Annotated[dict[str, Any], LEFT_OUT] = field(default_factory=dict)
     lengths: Annotated[dict[str, Length], LEFT_OUT] = field(default_factory=dict)
     ragged: Annotated[bool, LEFT_OUT] = False
+    nodes: Annotated[tuple[NodeOfFile, ...], LEFT_OUT] = ()
 
     @property
     def weights(self) -> dict[str, float]:

@@ -20,7 +20,8 @@ class Paragraph:
 class Sheet:
     """A table. `numbers`: the columns that are aligned at their right edge.
 
-    `is_detail`: it says in numbers what a plot shows, and may be folded away.
+    `is_detail`: it says in numbers what a plot shows, and may be folded away. `rows_are`: "task" or
+    "node" where each row is one, which its first cell numbers and links lead to.
     """
 
     caption: str
@@ -28,6 +29,7 @@ class Sheet:
     rows: tuple[tuple[str, ...], ...]
     numbers: frozenset[str] = frozenset()
     is_detail: bool = False
+    rows_are: str = ""
 
 
 @brief
@@ -44,7 +46,7 @@ class Picture:
 @brief
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A text of a program. `is_open`: not folded away. `task`: which tables name and link to."""
+    """A text of a program. `is_open`: not folded away. `task`: whose loops these are."""
 
     title: str
     text: str

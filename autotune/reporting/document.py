@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, starmap
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,7 @@ from autotune.reporting import plots
 from autotune.reporting.blocks import Block, Chapter, Listing, Paragraph, Picture, Sheet
 from autotune.reporting.comparison import SearchComparison
 from autotune.reporting.figures import SearchFigures, TaskFigures
+from autotune.reporting.file_sheets import choice_blocks, node_blocks, nodes_text
 from autotune.tuner import Resource, TaskStop
 from autotune.units import counted, format_duration, format_flops, format_seconds
 
@@ -47,6 +49,8 @@ def document(
         ("The compiled network", chain.from_iterable(starmap(_profiled, profiles.items()))),
         ("Roofline", _roofline(figures)),
         ("Tasks", _tasks(figures)),
+        ("Choices that mattered", choice_blocks(figures)),
+        ("Nodes of the file", node_blocks(figures)),
         ("Predicted and measured", _predicted(figures)),
         ("Failed candidates", _failures(figures)),
         ("Noise", _noise(figures)),
@@ -302,12 +306,18 @@ _TASK_NUMBERS = frozenset(
 
 
 def _tasks(figures: SearchFigures) -> Iterator[Block]:
-    yield task_sheet(figures.tasks)
+    sheet = task_sheet(figures.tasks)
+    if figures.nodes:
+        nodes = ((nodes_text(figures, task.id),) for task in figures.tasks)
+        rows = tuple(row + more for row, more in zip(sheet.rows, nodes, strict=True))
+        sheet = replace(sheet, head=(*sheet.head, "nodes"), rows=rows)
+    yield sheet
 
 
 def task_sheet(tasks: Sequence[TaskFigures]) -> Sheet:
     """The table of tasks, in model order."""
-    return Sheet("Tasks, in model order", _TASK_HEAD, tuple(map(_task_row, tasks)), _TASK_NUMBERS)
+    rows = tuple(map(_task_row, tasks))
+    return Sheet("Tasks, in model order", _TASK_HEAD, rows, _TASK_NUMBERS, rows_are="task")
 
 
 def _task_row(task: TaskFigures) -> tuple[str, ...]:

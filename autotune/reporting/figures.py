@@ -21,6 +21,7 @@ from autotune.errors import AutotuneError, LogMismatch
 from autotune.measure.timing.peak import Peaks
 from autotune.records import End, Header, InTurns, Log, MeasureRecord, ranked_records
 from autotune.records.distill import chosen_of
+from autotune.reporting.choices import ChoiceFigures, choices_of
 from autotune.result import MeasureStatus
 from autotune.schedule.replay import replay
 from autotune.search.cost.analytic import estimate_s
@@ -76,7 +77,7 @@ class TaskFigures:
     `binds`: the part of the machine that `bound_s` comes from, where the log has the peaks.
     `estimate_s`: of the best program, by the analytical cost model. `noise`: relative standard
     error of `tuned_s`. `replaces`: ids of the tasks that this one may replace. `structure`: name
-    of the sketch of the best program, `loops` its loops.
+    of the sketch of the best program, `loops` its loops, `choices` those of it that mattered.
     """
 
     id: int
@@ -99,6 +100,7 @@ class TaskFigures:
     loops: str
     replaces: tuple[int, ...]
     progress: tuple[TaskProgressPoint, ...]
+    choices: tuple[ChoiceFigures, ...] = ()
 
     @property
     def gflops(self) -> float | None:
@@ -153,6 +155,15 @@ class NoisePoint:
     noise: float
 
 
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """A node of the model's file, and the tasks that compute it."""
+
+    name: str
+    operator: str
+    tasks: tuple[int, ...]
+
+
 @brief
 @dataclass(frozen=True, slots=True)
 class SearchFigures:
@@ -162,7 +173,8 @@ class SearchFigures:
     `untuned_s`, `tuned_s`: latency of the calls that are known both ways, `share` of the FLOPs of
     an inference. `seconds`: where the time of all runs went. `disturbances`: `noise` of the ends of
     runs where there was any. `peaks`: as the log has them, {} where it has none. `stopped`: why
-    the last run ended; "" where it was killed or goes on.
+    the last run ended; "" where it was killed or goes on. `nodes`: in the order of the file, those
+    that tasks compute; () where the log does not say.
     """
 
     model: str
@@ -189,6 +201,7 @@ class SearchFigures:
     noise: tuple[NoisePoint, ...]
     notes: tuple[str, ...]
     in_turns: InTurns | None = None
+    nodes: tuple[NodeFigures, ...] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -267,6 +280,7 @@ class _Search:
             noise=_noise(self.ours),
             notes=tuple(self._notes()),
             in_turns=log.in_turns(*_machine(header)),
+            nodes=tuple(self._nodes()),
         )
 
     def _networks(self) -> list[list[TuningTask]]:
@@ -300,7 +314,14 @@ class _Search:
             loops=_loops(task.dag, best),
             replaces=tuple(self.ids[part] for part in task.parts),
             progress=tuple(_task_progress(trials)),
+            choices=_choices(best, trials),
         )
+
+    def _nodes(self) -> Iterator[NodeFigures]:
+        known = {task.key for task in self.tasks}
+        for name, operator, keys in self.log.header.nodes:
+            if tasks := tuple(self.ids[key] for key in keys if key in known):
+                yield NodeFigures(name, operator, tasks)
 
     def _binds(self, task: TuningTask) -> str:
         if self.peaks is None or not task.bound_s:
@@ -407,6 +428,14 @@ def _loops(dag: ComputeDAG, best: MeasureRecord | None) -> str:
     with contextlib.suppress(AutotuneError, *BAD):
         return str(replay(dag, best.steps)) if best else ""
     return ""
+
+
+def _choices(
+    best: MeasureRecord | None, trials: Sequence[MeasureRecord]
+) -> tuple[ChoiceFigures, ...]:
+    with contextlib.suppress(AutotuneError, *BAD):  # steps of another version
+        return choices_of(best, trials)
+    return ()
 
 
 def _task_progress(trials: Sequence[MeasureRecord]) -> Iterator[TaskProgressPoint]:

@@ -36,6 +36,10 @@ class SmallLog:
             config={"trials": 16},
             versions={"autotune": "0.2.0"},
             tasks=((self.dags[0].key, 3), (self.dags[1].key, 1)),
+            nodes=(
+                *((f"<{n}>", "MatMul", (self.dags[0].key,)) for n in range(3)),
+                ("last", "Gemm", (self.dags[1].key, "another")),
+            ),
         )
         self.records: list[MeasureRecord] = []
 

@@ -19,8 +19,9 @@ from autotune.records import write_log
 from autotune.reporting.comparison import compared
 from autotune.reporting.figures import SearchFigures, figures_of
 from autotune.reporting.report import SearchReport
+from autotune.schedule.steps import Split
 from autotune.target import Target
-from tests.reporting.small_log import SmallLog
+from tests.reporting.small_log import OUTER, VECTORS, SmallLog
 
 
 @pytest.fixture
@@ -139,3 +140,27 @@ def test_damaged_logs_are_reported_or_refused(
             report = autotune.report(path)
             report.markdown().encode()
             json.dumps(report.to_json())
+
+
+def test_choices_that_mattered_are_told_with_what_others_take(any_target: Target) -> None:
+    """Of a step beside those of its structure, of the structure beside all; not what all chose."""
+    small = SmallLog(any_target)
+    small.add(0, VECTORS, 1e-6)
+    for n, seconds in ((2, 3e-6), (4, 1.5e-6), (16, 4e-6)):
+        small.add(0, (Split("c", "j", (n,), "shift"), *VECTORS[1:]), seconds)
+    for n, seconds in ((2, 5e-6), (4, 2e-6), (8, 6e-6)):
+        small.add(0, (Split("c", "i", (n,), "shift"),), seconds, sketch="rows")
+    small.add(0, OUTER, "run_crash", sketch="rows")
+    (choices, others) = (task.choices for task in figures_of(small.log(), "small").tasks)
+    told = [(c.text, round(c.ratio, 6), c.n_others) for c in choices]
+    assert told == [("structure tiled", 2.0, 3), ("split c.j 8", 1.5, 3)]
+    assert others == ()
+
+
+def test_nodes_of_the_file_have_the_tasks_that_the_log_has(any_target: Target) -> None:
+    small = SmallLog(any_target)
+    small.add_all()
+    nodes = figures_of(small.log(), "small").nodes
+    assert [(node.name, node.tasks) for node in nodes] == [
+        ("<0>", (0,)), ("<1>", (0,)), ("<2>", (0,)), ("last", (1,)),
+    ]  # fmt: skip

@@ -7,7 +7,9 @@ import resource
 import shutil
 import subprocess
 import sys
+from base64 import b64encode
 from collections import Counter
+from hashlib import sha256
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +20,8 @@ from autotune import Task, TaskTiming
 from autotune.errors import MissingDependency
 from autotune.network.bench.bench import BenchResult, Timing
 from autotune.records import write_log
-from autotune.reporting import plots
+from autotune.reporting import html, plots
+from autotune.reporting.blocks import Chapter, Listing, Sheet
 from autotune.reporting.comparison import compared
 from autotune.reporting.drawing import drawings
 from autotune.reporting.figures import figures_of
@@ -74,13 +77,16 @@ class _Checked(HTMLParser):
 
 def test_a_page_is_well_formed_and_asks_for_nothing(page: str) -> None:
     parsed = _Checked(page)
-    assert not {"script", "link", "img", "iframe", "object", "base"} & {t for t, _ in parsed.found}
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.S)
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    assert page.count("<script") == 1
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
+    assert not {"link", "img", "iframe", "object", "base"} & {t for t, _ in parsed.found}
     for tag, attributes in parsed.found:
         for name, value in attributes.items():
             assert not name.startswith(("src", "on")), f"{tag} {name}"
             assert name.startswith("xmlns") or "//" not in (value or ""), f"{tag} {name}={value}"
     assert not re.search(r"url\(|@import", page)
-    assert "default-src 'none'" in page
     assert len(page) < 2_000_000
     assert "<two>" not in page
 
@@ -94,9 +100,10 @@ def test_a_page_can_be_read_without_eyes_or_mouse(page: str) -> None:
     assert set(ids.values()) == {1}
     for link in parsed.all("a"):
         assert (link["href"] or "")[1:] in ids
-    loops = {name for name in ids if str(name).startswith("task-")}
-    assert loops
-    assert loops <= {(link["href"] or "")[1:] for link in parsed.all("a")}  # from tables of tasks
+    for kind in ("loops", "task", "node"):  # from tables of tasks and nodes, and back
+        there = {name for name in ids if str(name).startswith(f"{kind}-")}
+        assert there
+        assert there <= {(link["href"] or "")[1:] for link in parsed.all("a")}
     assert len(parsed.all("caption")) == len(parsed.all("table")) > 5
     assert all("scope" in head for head in parsed.all("th"))
     drawn = parsed.all("svg")
@@ -193,6 +200,43 @@ def test_a_browser_shows_the_page_within_a_phone(page: str, tmp_path: Path) -> N
     wide, room, n_plots = map(int, title.groups())
     assert wide <= room <= 390
     assert n_plots == page.count("<svg")
+
+
+_TIMES = (
+    ("a", "2.5 ms"),
+    ("b", "-"),
+    ("c", "900 µs"),
+    ("d", "12 s"),
+    ("e", "2m05s"),
+    ("f", "3 ns"),
+)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to click with")
+def test_a_browser_sorts_a_table_by_what_its_cells_mean(tmp_path: Path) -> None:
+    """Units count, and what has no number is last both ways; a link opens what is folded."""
+    sheet = Sheet("s", ("task", "time"), _TIMES, frozenset({"time"}))
+    loops = Listing("Task 1", "for i", task=1)
+    page = html.page("t", [Chapter("c", (sheet, loops))])
+    click = (
+        "const d = this.contentDocument; const told = [];"
+        "for (const n of [1, 1, 0]) { d.querySelectorAll('th button')[n].click();"
+        "told.push([...d.querySelectorAll('tbody th')].map((h) => h.textContent).join('')); }"
+        "this.contentWindow.location.hash = 'loops-1';"
+        "setTimeout(() => document.title = told + ',' + d.querySelector('details').open, 200);"
+    )
+    outer = tmp_path / "outer.html"
+    outer.write_text(f'<iframe srcdoc="{escape(page)}" onload="{click}"></iframe>')
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    folder = f"--user-data-dir={tmp_path / 'profile'}"
+    done = subprocess.run(
+        [*command, "--virtual-time-budget=2000", folder, outer.as_uri()],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title, done.stderr[-2000:]
+    assert title[1] == "fcadeb,edacfb,abcdef,true"
 
 
 def test_notebooks_show_timings() -> None:

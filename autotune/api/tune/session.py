@@ -44,7 +44,9 @@ from autotune.cache import told_store
 from autotune.config import AUTO, Resolved, TuneConfig, plain_precision, resolve
 from autotune.errors import LogMismatch, UsageError
 from autotune.files import paths_of
+from autotune.graph.file_nodes import FileNode, nodes_of
 from autotune.graph.network import Network
+from autotune.graph.reader.onnx_reader import read_outline
 from autotune.machine import read_limits
 from autotune.measure.fleet.address import is_fleet
 from autotune.measure.memory_plan import private_bytes, require_memory
@@ -71,7 +73,7 @@ class PreparedModel:
     what a user should know of nodes that are not compiled. `others`: the networks in other
     precisions, which are tuned as well. `machines`: the kinds of CPU to tune for. `begun_s`: when
     its time began, of `time.monotonic`: what comes before the search counts against the budget.
-    `state`: see `Header`.
+    `state`, `nodes`: see `Header`.
     """
 
     networks: tuple[Network, ...]
@@ -83,6 +85,7 @@ class PreparedModel:
     others: tuple[tuple[Network, ...], ...] = ()
     begun_s: float = field(default_factory=time.monotonic)
     state: Mapping[str, Any] = field(default_factory=dict)
+    nodes: tuple[FileNode, ...] = ()
 
     @property
     def network(self) -> Network:
@@ -160,8 +163,10 @@ def prepare(source: Source, config: TuneConfig, log: Path | None = None) -> Prep
         prepared = replace(prepared, notes=(*prepared.notes, NOT_MIXED))
     elif config.precision == AUTO:
         prepared = _mixed(prepared, mixtures_of(bound, sources.networks))
+    everything = [*prepared.networks, *(n for other in prepared.others for n in other)]
+    nodes = nodes_of(read_outline(path).graph, everything)
     bound.files.require_same()
-    return prepared
+    return replace(prepared, nodes=nodes)
 
 
 def _mixed(prepared: PreparedModel, mixtures: Mixtures) -> PreparedModel:
@@ -302,7 +307,7 @@ def create(prepared: PreparedModel, log_path: Path) -> Iterator[OpenSession]:
     for machine in prepared.machines:
         own = with_machine(config, machine)
         header = new_header(networks, source, variants, machine.target, own, others)
-        headers.append(replace(header, state=dict(prepared.state)))
+        headers.append(replace(header, state=dict(prepared.state), nodes=prepared.nodes))
     workloads = network_workloads([*networks, *(n for other in others for n in other)])
     tasks = {w.key: w for w in workloads}
     with Journal.create(log_path, headers[0], workloads) as journal:
