@@ -55,7 +55,8 @@ class WorkerError(AutotuneError):
 def said_by_worker(what: str, message: Message) -> WorkerError:
     """The error with the last line of a worker's traceback, all of which is the cause."""
     text = str(message.fields.get("text", message.kind)).strip()
-    error = WorkerError(f"{what}: {text.splitlines()[-1] if text else message.kind}")
+    before, _, hint = text.partition("\nhint: ")
+    error = WorkerError(f"{what}: {(before.splitlines() or [message.kind])[-1]}", hint)
     error.__cause__ = RuntimeError(text)
     return error
 
