@@ -55,10 +55,6 @@ _Calls: TypeAlias = tuple[tuple[str, Annotated[int, within(1)]], ...]
 """Keys of tasks, with the number of calls of each."""
 
 
-NodeOfFile: TypeAlias = tuple[str, str, tuple[str, ...]]
-"""Name and operator of a node of the model's file, and the keys of the tasks that compute it."""
-
-
 def _valid_dag(data: dict[str, Any]) -> ComputeDAG:
     dag = dag_from_json(data)
     require_valid(dag)
@@ -133,7 +129,7 @@ class Header:
     state: Annotated[dict[str, Any], LEFT_OUT] = field(default_factory=dict)
     lengths: Annotated[dict[str, Length], LEFT_OUT] = field(default_factory=dict)
     ragged: Annotated[bool, LEFT_OUT] = False
-    nodes: Annotated[tuple[NodeOfFile, ...], LEFT_OUT] = ()
+    nodes: Annotated[tuple[tuple[str, str, tuple[str, ...]], ...], LEFT_OUT] = ()
 
     @property
     def weights(self) -> dict[str, float]:

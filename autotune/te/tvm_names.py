@@ -88,10 +88,7 @@ PACKAGE: dict[str, str] = {
 
 
 def refuse(owner: str, name: str, places: Mapping[str, str], of: object = None) -> NoReturn:
-    """Raise AttributeError, with what is to be written where `name` is one of TVM's.
-
-    `of`: what has the names, of which Python tells the nearest below a traceback.
-    """
+    """Raise AttributeError, with what to write for a name of TVM's, else the nearest in `of`."""
     hint = f"; in its place: {places[name]}" if name in places else ""
     raise AttributeError(f"{owner} has no '{name}'{hint}", name=name, obj=of)
 
