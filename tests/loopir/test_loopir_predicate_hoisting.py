@@ -14,7 +14,7 @@ from autotune.loopir.verify import verify
 from autotune.loopir.visitor import expressions, statements
 from autotune.schedule.replay import replay
 from autotune.schedule.steps import Annotate, ComputeAt, ComputeInline, Reorder, Split, Steps
-from autotune.search.cost import analysis
+from autotune.search.cost import stage_facts
 from autotune.search.cost.analysis import analyse
 from autotune.search.cost.nest import needed_shares
 from autotune.search.sketch import generate_sketches
@@ -168,8 +168,8 @@ def test_cost_model_counts_skipped_iterations(monkeypatch: pytest.MonkeyPatch) -
     assert np.ptp(wide) > 0
     (found,) = (s for s in analyse(dag, sketch, rows, AVX2).statements if s.name == "conv")
     assert not found.guards.any(), "chosen outside of the channels"
-    monkeypatch.setattr(analysis, "needed_shares", lambda _: ())
-    monkeypatch.setattr(analysis, "_facts_of", analysis._facts_of.__wrapped__)
+    monkeypatch.setattr(stage_facts, "needed_shares", lambda _: ())
+    monkeypatch.setattr(stage_facts, "_facts_of", stage_facts._facts_of.__wrapped__)
     (whole,) = (s for s in analyse(dag, sketch, rows, AVX2).statements if s.name == "conv")
     expected = (20 / 21) ** 2 * np.where(wide == 1, (26 / 27) ** 2, 1)
     np.testing.assert_allclose(found.steps / whole.steps, expected, rtol=1e-12)
