@@ -20,6 +20,9 @@ _TEMPORARY = "autotune-work-"
 _NEW_S = 2.0
 """Age below which the process that made a folder may not have locked it yet."""
 
+_REMOVALS = 2
+"""A call of the system that fails once leaves no folder."""
+
 
 @contextmanager
 def work_folder(above: Path | None = None, prefix: str = _TEMPORARY) -> Iterator[Path]:
@@ -30,14 +33,17 @@ def work_folder(above: Path | None = None, prefix: str = _TEMPORARY) -> Iterator
     place = Path(above or tempfile.gettempdir())
     sweep(prefix, place)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield folder
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield folder
+        finally:
+            os.close(handle)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(handle)
+        for _ in range(_REMOVALS):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(prefix: str, place: Path) -> None:

@@ -7,7 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from autotune.files import replacing
 from autotune.work_folders import work_folder
@@ -15,6 +19,9 @@ from autotune.work_folders import work_folder
 LEFT = """
 import os, sys, time
 from pathlib import Path
+from typing import Any
+
+import pytest
 import autotune.files as files
 from autotune.work_folders import work_folder
 place = Path(sys.argv[1])
@@ -53,3 +60,21 @@ def age(place: Path) -> None:
 def write(place: Path) -> None:
     with work_folder(place, ".made-"), replacing(place / "y") as out:
         out.write(b"new")
+
+
+@pytest.mark.parametrize("nth", range(6))
+def test_an_open_that_fails_once_leaves_no_folder(
+    nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder goes whichever of its opens fails: that of its lock, or one that removes it."""
+    real, count = os.open, iter(range(1000))
+
+    def failing(*args: Any, **told: Any) -> int:
+        if next(count) == nth:
+            raise OSError(24, "too many open files")
+        return real(*args, **told)
+
+    monkeypatch.setattr(os, "open", failing)
+    with suppress(OSError), work_folder(tmp_path, ".made-") as folder:
+        (folder / "half").write_text("half")
+    assert not list(tmp_path.iterdir())
