@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from autotune.errors import ArgumentError as ArgumentError
     from autotune.errors import ArtifactError as ArtifactError
     from autotune.errors import AutotuneError as AutotuneError
+    from autotune.errors import BeyondLimits as BeyondLimits
     from autotune.errors import CodegenError as CodegenError
     from autotune.errors import DefinitionError as DefinitionError
     from autotune.errors import DynamicShape as DynamicShape
@@ -133,6 +134,7 @@ _NAMES = {
         "ArgumentError",
         "ArtifactError",
         "AutotuneError",
+        "BeyondLimits",
         "CodegenError",
         "DefinitionError",
         "DynamicShape",

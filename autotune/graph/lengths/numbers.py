@@ -358,8 +358,8 @@ class _Free:
 
 
 def _lows(most: Mapping[str, int], quotients: Mapping[str, Quotient]) -> dict[str, int]:
-    """The least number of each that quotients are made of: such that these are many as well, if
-    they are at the most, and no axis has a single element."""
+    """The least number of each root of quotients at which these are many as well, if they are at
+    the most, and no axis has a single element."""
     found = {}
     for root in dict.fromkeys(roots_of(quotients).values()):
         own = {n: q for n, q in quotients.items() if roots_of(quotients)[n] == root}
