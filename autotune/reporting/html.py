@@ -112,45 +112,6 @@ def _figure(picture: Picture, drawn: str | None, reason: str) -> str:
     )
 
 
-def _table(sheet: Sheet) -> str:
-    caption = escape(sheet.caption)
-    if not any(sheet.head):  # names and values
-        rows = "".join(
-            f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
-            for name, value in sheet.rows
-        )
-        return f'<table class="facts"><caption>{caption}</caption><tbody>{rows}</tbody></table>'
-    kinds = [' class="number"' if name in sheet.numbers else "" for name in sheet.head]
-    head = "".join(
-        f'<th scope="col"{kind}>{escape(name)}</th>'
-        for name, kind in zip(sheet.head, kinds, strict=True)
-    )
-    cells = (_cells(row, sheet.head, kinds) for row in sheet.rows)
-    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
-    wide = " wide" if len(sheet.head) > _PORTRAIT_COLUMNS else ""
-    return (
-        f'<div class="scroll{wide}" tabindex="0" role="region" aria-label="{caption}"><table>'
-        f"<caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _cells(row: Iterable[str], head: Iterable[str], kinds: Iterable[str]) -> Iterator[str]:
-    """The first names the row; numbers of tasks lead to their loops."""
-    for n, (text, column, kind) in enumerate(zip(row, head, kinds, strict=True)):
-        tag, scope = ("th", ' scope="row"') if n == 0 else ("td", "")
-        shown = _breakable(text)
-        if column in ("task", "tasks"):
-            shown = re.sub(r"\d+", r'<a href="#task-\g<0>">\g<0></a>', shown)
-        yield f"<{tag}{scope}{kind}>{shown}</{tag}>"
-
-
-def _linked(text: str) -> str:
-    """Without the links to loops that are not there."""
-    there = set(re.findall(r'<pre [^>]*id="(task-\d+)"', text))
-    links = r'<a href="#(task-\d+)">(\d+)</a>'
-    return re.sub(links, lambda link: link[0] if link[1] in there else link[2], text)
-
-
 class _Writer:
     """HTML of the blocks of a page, whose plots come in their order. Links lead to places of it."""
 
