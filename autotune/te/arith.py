@@ -199,30 +199,33 @@ def _division(op: str, a: Linear, b: Linear, ranges: Ranges) -> Linear:
     if b.terms or b.const <= 0:
         return _atom(Binary(op, a.expr, b.expr))
     n = b.const
-    for nearest in (False, True):
-        whole, rest = _split(a, n, nearest)
+    plain = _without_multiples(a, n)
+    for whole, rest in (plain, _beside_multiples(a, n)):
         inside = _try_bounds(rest, ranges)
         if inside and inside[0] // n == inside[1] // n:
             shift = inside[0] // n
             if op == "floordiv":
                 return _sum(whole, Linear((), shift), 1)
             return _sum(rest, Linear((), shift * n), -1)
-    whole, rest = _split(a, n, False)
+    whole, rest = plain
     if op == "floordiv":
         return _sum(whole, _atom(Binary(op, rest.expr, idx(n))), 1)
     return _atom(Binary(op, rest.expr, idx(n)))
 
 
-def _split(a: Linear, n: int, nearest: bool) -> tuple[Linear, Linear]:
-    """`a` as `n` times a form, and the rest: terms that are no multiples of n, or what they are
-    beside the `nearest` one, as a row of n - 1 elements is beside one of n."""
-    if not nearest:
-        whole = tuple((x, c // n) for x, c in a.terms if c % n == 0)
-        rest = tuple((x, c) for x, c in a.terms if c % n)
-    else:
-        times = [(x, c, (2 * c + n) // (2 * n)) for x, c in a.terms]
-        whole = tuple((x, k) for x, _, k in times if k)
-        rest = tuple((x, c - k * n) for x, c, k in times if c != k * n)
+def _without_multiples(a: Linear, n: int) -> tuple[Linear, Linear]:
+    """`a` as `n` times a form and a rest: the terms that are no multiples of n."""
+    whole = tuple((x, c // n) for x, c in a.terms if c % n == 0)
+    rest = tuple((x, c) for x, c in a.terms if c % n)
+    return Linear(whole, a.const // n), Linear(rest, a.const % n)
+
+
+def _beside_multiples(a: Linear, n: int) -> tuple[Linear, Linear]:
+    """The same, where the rest is what terms are beside the nearest multiple of n: a row of n - 1
+    elements is one of n less one."""
+    times = [(x, c, (2 * c + n) // (2 * n)) for x, c in a.terms]
+    whole = tuple((x, k) for x, _, k in times if k)
+    rest = tuple((x, c - k * n) for x, c, k in times if c != k * n)
     return Linear(whole, a.const // n), Linear(rest, a.const % n)
 
 
