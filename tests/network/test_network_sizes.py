@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,12 +82,32 @@ def picture(path: Path) -> Path:
     return path
 
 
+def spans(path: Path) -> Path:
+    """Rows at places that an input gives, which are below the sequence's length, not its most."""
+    graph = helper.make_graph(
+        [helper.make_node("GatherElements", ["x", "places"], ["y"], axis=1)],
+        "spans",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ("batch", "sequence", 2)),
+            helper.make_tensor_value_info("places", TensorProto.INT64, ("batch", 3, 2)),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+MADE: Mapping[str, tuple[Callable[[Path], Path], dict[str, Extents]]] = {
+    "encoder": (encoder, {"ids": (BATCH, SEQUENCE), "mask": (BATCH, SEQUENCE)}),
+    "picture": (picture, {"x": (BATCH, 3, 16, WIDTH)}),
+    "spans": (spans, {"x": (BATCH, SEQUENCE, 2), "places": (BATCH, 3, 2)}),
+}
+
+
 @cache
 def _made(kind: str, folder: Path) -> Lifted:
-    dims: dict[str, Extents] = {"x": (BATCH, 3, 16, WIDTH)}
-    make = picture
-    if kind == "encoder":
-        make, dims = encoder, {"ids": (BATCH, SEQUENCE), "mask": (BATCH, SEQUENCE)}
+    make, dims = MADE[kind]
     path = make(folder / f"{kind}.onnx")
     network = chosen(lifted_network(BoundModel(path), dims), {})
     compiled(network).save(folder / f"{kind}.atn")
@@ -96,7 +116,7 @@ def _made(kind: str, folder: Path) -> Lifted:
     return Lifted(network, model, onnxruntime_runner(path, 1), original)
 
 
-@pytest.fixture(params=["encoder", "picture"])
+@pytest.fixture(params=MADE)
 def lifted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lifted:
     return _made(request.param, tmp_path_factory.getbasetemp())
 

@@ -135,19 +135,18 @@ class Endpoint:
 
     def at(self, numbers: Mapping[str, int]) -> Endpoint:
         """The port for these numbers: a window of the memory of the longest."""
-        limit = max(1, *at(self.below, numbers)) if self.below else self.limit
+        port = self
+        if self.below:
+            port = replace(self, limit=max(1, *at(self.below, numbers)), below=())
         if not self.extents:
-            return self if limit == self.limit else replace(self, limit=limit)
+            return port
         shape = at(self.extents, numbers)
         strides = self.window[1] if self.window else dense(self.shape)
         written = tuple(
             w if isinstance(e, int) else n
             for w, e, n in zip(self.written, self.extents, shape, strict=False)
         )
-        window = shape, strides
-        return replace(
-            self, shape=shape, window=window, extents=(), written=written, limit=limit, below=()
-        )
+        return replace(port, shape=shape, window=(shape, strides), extents=(), written=written)
 
     @property
     def stored(self) -> str:
