@@ -16,7 +16,12 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from autotune.errors import ModelError
 from autotune.extent import Extents, Length
 from autotune.graph.lengths.imports import ImportedModel, NotLifted
-from autotune.graph.lengths.numbers import AffineExtent, few_points_of, points_of
+from autotune.graph.lengths.merging import Merger, NotFollowed
+from autotune.graph.lengths.numbers import AffineExtent, Points, few_points_of, points_of
+from autotune.te.dag import ComputeDAG, compute
+from autotune.te.evaluate import evaluate
+from autotune.te.expr import Axis, Const, Expr, idx, substitute
+from autotune.te.numbers import variable
 from tests.graph.lifted import assert_lifted, lifted
 from tests.graph.onnx_models import model, node
 from tests.graph.open_graphs import CHANNELS, OpenGraph
@@ -381,6 +386,46 @@ def test_constants_over_a_length_are_divided(tmp_path: Path) -> None:
     proto = model(nodes, {"x": (1, "s")}, numbers)
     every = [{"sequence": n} for n in (1, 4, 40)]
     assert_lifted(proto, {"x": (1, Length("sequence", 40))}, every, tmp_path)
+
+
+FOLLOWED: tuple[Callable[[int, int], float], ...] = (
+    lambda n, m: 1 / (3 * n * m),
+    lambda n, m: -1 / (7 * m),
+    lambda n, m: 2.5 / n,
+    lambda n, m: 12 / (n * n),
+    lambda n, m: float(3 * n + 1),
+)
+NOT_FOLLOWED: tuple[Callable[[int, int], float], ...] = (
+    lambda n, m: np.inf if n > 17 else -np.inf,
+    lambda n, m: np.nan if n > 17 else 0.5,
+    lambda n, m: 1e-42 * n + 1e-41,
+    lambda n, m: np.sqrt(n) / m,
+)
+
+
+@pytest.mark.parametrize("value", [*FOLLOWED, *NOT_FOLLOWED])
+def test_numbers_over_lengths_are_divided_as_in_the_file(
+    value: Callable[[int, int], float],
+) -> None:
+    """Bit for bit; a number that is not finite, or hardly one, follows nothing."""
+    points = points_of({"n": 40, "m": 56})
+    atoms = [a for name in points.most if (a := points.plain(_numbers_of(name, points)))]
+    merger = Merger(points, atoms, {})
+    parts = [Const(float(np.float32(value(at["n"], at["m"]))), "float32") for at in points.at]
+    if value in NOT_FOLLOWED:
+        with pytest.raises(NotFollowed, match="a number in it is"):
+            merger.merged(parts)
+        return
+    found = merger.merged(parts)
+    for n, m in ((1, 1), (5, 31), (40, 56)):
+        told: dict[str, Expr] = {variable("n").name: idx(n), variable("m").name: idx(m)}
+        op = compute("y", (Axis("i", 1),), substitute(found, told))
+        (result,) = evaluate(ComputeDAG((op,), ("y",)), {})["y"]
+        assert result == np.float32(value(n, m))
+
+
+def _numbers_of(name: str, points: Points) -> tuple[int, ...]:
+    return tuple(at[name] for at in points.at)
 
 
 def test_a_refusal_keeps_nothing_of_the_model(tmp_path: Path) -> None:

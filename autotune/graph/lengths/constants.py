@@ -36,15 +36,15 @@ class LengthConstant:
     """A constant at all numbers: without `dims`, one of `values` at each point.
 
     Else elements of that at the most, those of the last `end` places of a length from its end,
-    moved by `shift` (at the end by `end_shift`). Or `numerators`, which take its place, `over` a
-    length or, where they are integers, times it (and moved). Or elements behind `starts`, of which
-    `numerators` have so many more that every place is inside.
+    moved by `shift` (at the end by `end_shift`). Or those of `array`, which takes its place: `over`
+    a length or, where they are integers, times it (and moved); or those behind `starts`, of which
+    it has so many more that every place is inside.
     """
 
     dims: Dims | None
     values: tuple[float, ...] = ()
     over: AffineExtent | None = None
-    numerators: Array | None = None
+    array: Array | None = None
     shift: AffineExtent = _NONE
     end: int = 0
     end_shift: AffineExtent = _NONE
@@ -133,7 +133,7 @@ def _over_lengths(
         tops = [(np.rint(2 * a.astype(np.float64) * n) / 2).astype(kind) for a, n in pairs]
         is_exact = all(same(t / kind(n), a) for t, (a, n) in zip(tops, pairs, strict=True))
         if is_exact and all(same(*_shared(t, tops[0])) for t in tops):
-            yield LengthConstant(dims, over=over, numerators=tops[0])
+            yield LengthConstant(dims, over=over, array=tops[0])
 
 
 def _times_lengths(
@@ -150,8 +150,8 @@ def _times_lengths(
         factors = [a // n for a, n in pairs]
         is_exact = all(same(f * n, a) for f, (a, n) in zip(factors, pairs, strict=True))
         if is_exact and all(same(*_shared(f, factors[0])) for f in factors):
-            numerators = factors[0].astype(arrays[0].dtype)
-            yield LengthConstant(dims, over=times, numerators=numerators, shift=shift or _NONE)
+            times_it = factors[0].astype(arrays[0].dtype)
+            yield LengthConstant(dims, over=times, array=times_it, shift=shift or _NONE)
 
 
 def _with_ends(arrays: Sequence[Array], dims: Dims, points: Points) -> Iterator[LengthConstant]:
@@ -185,7 +185,7 @@ def _behind(arrays: Sequence[Array], dims: Dims, points: Points) -> Iterator[Len
             starts = tuple(start if n == axis else _NONE for n in range(len(parts)))
             room = max(0, start.at(dict.fromkeys(points.most, 0)))
             widths = [(0, room if n == axis else 0) for n in range(len(parts))]
-            yield LengthConstant(dims, numerators=np.pad(arrays[0], widths), starts=starts)
+            yield LengthConstant(dims, array=np.pad(arrays[0], widths), starts=starts)
 
 
 def _place(a: Array, most: Array, axis: int) -> int | None:

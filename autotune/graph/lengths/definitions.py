@@ -131,7 +131,7 @@ class _Lifting:
                 self.ops.append(self._lifted([op for op in ops if isinstance(op, Compute)]))
         (output,) = dag.outputs
         result, numbers = _with_numbers(tuple(self.ops), output, points)
-        every = ((name, c.numerators) for name, c in self.constants.items())
+        every = ((name, c.array) for name, c in self.constants.items())
         constants = {name: array for name, array in every if array is not None}
         return Lifted(result, layout_of(self.dims[output]), numbers, constants)
 
@@ -148,8 +148,8 @@ class _Lifting:
             raise NotFollowed(f"'{p.name}' joins lengths in another order than they lie in memory")
         self.dims[p.name] = dims
         tensor = at_most(p.name, dims, p.tensor.dtype, self.of.points)
-        if constant is not None and constant.numerators is not None:
-            tensor = replace(tensor, shape=constant.numerators.shape)
+        if constant is not None and constant.array is not None:
+            tensor = replace(tensor, shape=constant.array.shape)
         self.ops.append(Placeholder(tensor, p.constant))
 
     def _lifted(self, ops: Sequence[Compute]) -> Compute:

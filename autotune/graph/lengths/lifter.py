@@ -419,7 +419,6 @@ class _Ports:
         ((name, factor),) = dim[0].factors
         if factor < 1:
             return None
-        least = (
-            0 if name in self.of.imports[0].written else self.of.points.whole(self.of.leasts)[name]
-        )
-        return Length(name, self.of.points.most[name], factor, dim[0].offset, least)
+        points, is_written = self.of.points, name in self.of.imports[0].written
+        least = 0 if is_written else points.whole(self.of.leasts)[name]
+        return Length(name, points.most[name], factor, dim[0].offset, least)

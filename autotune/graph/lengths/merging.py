@@ -45,6 +45,8 @@ from autotune.te.expr import (
 from autotune.te.numbers import number_of
 
 _MOST_FACTORS = 3
+_LEAST_SHARE = 2.0**-31
+"""Below: numbers over products of lengths that are no numbers of elements."""
 
 
 class NotFollowed(Exception):
@@ -116,18 +118,20 @@ class Merger:
     def _float(self, values: Sequence[float], dtype: str) -> Expr | None:
         """A number over a product of lengths, or whole numbers."""
         kind = DTYPES[dtype].numpy.type
-        if all(math.isfinite(v) and v == int(v) for v in values):
+        if not all(map(math.isfinite, values)):
+            return None
+        if all(v == int(v) for v in values):
             return self.integer([int(v) for v in values])
         for product, vector in self._products():
             share = values[1] * vector[1]
-            times = round(1 / share) if share else 0
-            for c, n_times in ((round(share), 1), (share, 1), *([(1, times)] if times else [])):
-                quotients = [kind(c) / kind(n * n_times) for n in vector]
+            ways = [(c, 1) for c in dict.fromkeys((round(share), share))]
+            if _LEAST_SHARE < abs(share) < 1:
+                ways.append((1, round(1 / share)))
+            for c, times in ways:
+                quotients = [kind(c) / kind(n * times) for n in vector]
                 if all(q == v for q, v in zip(quotients, map(kind, values), strict=True)):
-                    return div(
-                        Const(float(c), dtype),
-                        cast(dtype, product if n_times == 1 else mul(product, idx(n_times))),
-                    )
+                    below = product if times == 1 else mul(product, idx(times))
+                    return div(Const(float(c), dtype), cast(dtype, below))
         return None
 
     def _products(self) -> Iterator[tuple[Expr, tuple[int, ...]]]:
